@@ -335,3 +335,34 @@ def test_kill_9_in_fills_leaves_objects_whole_or_absent(make_edge, origin, reque
         assert digest_of(s3, f"k{n % 16}") == content.digest()
     # What was still in sockets and in memory was lost.
     assert rounds < 10 or stored_before > sent_before / 2
+
+
+def test_a_head_without_a_length_leaves_the_stored_object(make_edge, origin):
+    def head(request):
+        request.wfile.write(b'HTTP/1.1 200 OK\r\nETag: "new"\r\nTransfer-Encoding: chunked\r\n\r\n')
+
+    content = origin.put("k", 100, Cache_Control="max-age=1")
+    s3 = make_edge().s3()
+    body(s3.get_object(Bucket="media", Key="k"))
+    wait_stored(s3)
+    time.sleep(1.1)
+    origin.fault = lambda request: head if request.command == "HEAD" else None
+    for arguments in ({}, {"Range": "bytes=1-2"}, {"PartNumber": 1}):
+        got = s3.head_object(Bucket="media", Key="k", **arguments)
+        assert (got["ETag"], header(got, "content-length")) == ('"new"', None)
+    assert stored(s3)
+    got = s3.get_object(Bucket="media", Key="k")
+    assert body(got) == content.read(0, 100)
+    assert header(got, "cache-status") == "Steadfast; fwd=stale; fwd-status=304"
+
+
+def test_versions_without_tags_and_times_have_different_tags(make_edge, origin):
+    tags = set()
+    s3 = make_edge().s3()
+    for seed in range(2):
+        content = origin.put("live.m3u8", 200, seed=seed, etag="", Cache_Control="max-age=1")
+        got = s3.get_object(Bucket="media", Key="live.m3u8", **({"IfNoneMatch": tags.copy().pop()} if tags else {}))
+        assert body(got) == content.read(0, 200)
+        tags.add(got["ETag"])
+        time.sleep(1.1)
+    assert len(tags) == 2

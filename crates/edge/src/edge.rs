@@ -17,7 +17,7 @@ use crate::fill::{Base, FillEnd, FillReader, Opening};
 use crate::fresh::{Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Client, Origin};
-use crate::passed::{PassedObject, Wanted};
+use crate::passed::{HeadObject, PassedObject, Wanted};
 use crate::sabotage::Sabotage;
 use crate::site::{BucketGates, Gates, Memory, Site, busy};
 use crate::space::Inventory;
@@ -243,13 +243,13 @@ impl Edge {
     ///
     /// # Errors
     /// [`EdgeError`].
-    pub async fn head(&self, bucket: &str, key: &str) -> Result<EdgeAnswer<ObjectInfo>, EdgeError> {
+    pub async fn head(&self, bucket: &str, key: &str) -> Result<EdgeAnswer<HeadObject>, EdgeError> {
         let EdgeEntry { site, entries } = self.entry(bucket, key)?;
         let mut waiting = None;
         for _ in 0..LOOKS {
             let found = site.store.object(bucket, key).map(|info| (info.clone(), info));
             let (stored, base, if_error) = match self.look(site, entries, key, found)? {
-                Lookup::Answer(answer) => return Ok(answer),
+                Lookup::Answer(answer) => return Ok(answer.map(HeadObject::from)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
@@ -257,7 +257,7 @@ impl Edge {
             }
             let handling = if base.is_some() { Handling::Replaced } else { Handling::Miss { collapsed: false } };
             let pass = async || {
-                let found = site.pass(key, true, &Wanted::default(), None).await?.info().clone();
+                let found = site.pass(key, true, &Wanted::default(), None).await?.into();
                 Ok(EdgeAnswer { found, handling: Handling::Passed, age_s: None })
             };
             let beside = site.has(Sabotage::HeadBesideFill) && entries.contains(key);
@@ -266,14 +266,14 @@ impl Edge {
             }
             let Some((holder, _)) = entries.join(site, key, Opening::Head, base) else { continue };
             match holder.plan().await {
-                Ok(plan) => return Ok(EdgeAnswer { found: plan.info.clone(), handling, age_s: None }),
-                Err(FillEnd::NotStorable) => return pass().await,
+                Ok(plan) => return Ok(EdgeAnswer { found: plan.info.clone().into(), handling, age_s: None }),
+                Err(FillEnd::NotStorable | FillEnd::NoLength) => return pass().await,
                 Err(end) => {
                     if let Some(answer) = settle(site, key, end, stored, if_error, |info| info.version)? {
-                        return Ok(answer);
+                        return Ok(answer.map(HeadObject::from));
                     }
                     if let Some(plan) = holder.seen() {
-                        return Ok(EdgeAnswer { found: plan.info.clone(), handling, age_s: None });
+                        return Ok(EdgeAnswer { found: plan.info.clone().into(), handling, age_s: None });
                     }
                 }
             }

@@ -30,7 +30,7 @@ pub use error::EdgeError;
 pub use fill::FillReader;
 pub use options::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress, Retention};
 pub use origin::{ListedObject, Origin, OriginAnswer, OriginBody, OriginPage, OriginRequest};
-pub use passed::{PassedObject, Wanted};
+pub use passed::{HeadObject, PassedObject, Wanted};
 pub use prefetch::Prefetched;
 #[doc(hidden)]
 pub use sabotage::Sabotage;

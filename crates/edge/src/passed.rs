@@ -10,7 +10,7 @@ use steadfast_flow::{Env, Pass};
 use steadfast_store::ObjectInfo;
 
 use crate::error::EdgeError;
-use crate::origin::{OriginBody, OriginRequest, unsatisfied_size};
+use crate::origin::{NOT_WHOLE, OriginBody, OriginRequest, unsatisfied_size};
 use crate::site::{CONNECTION_WAIT, Site, busy};
 
 /// What a request wants of an object.
@@ -24,6 +24,15 @@ pub struct Wanted {
     pub if_range: Option<String>,
     /// The client, which has a share of the answers that are passed through.
     pub client: Arc<str>,
+}
+
+/// An object as HEAD describes it.
+#[derive(Debug, Clone)]
+pub struct HeadObject {
+    /// The description.
+    pub info: ObjectInfo,
+    /// Whether its size is known. The origin need not say it in answer to HEAD.
+    pub has_length: bool,
 }
 
 /// An answer of the origin for one request.
@@ -74,6 +83,18 @@ impl PassedObject {
     }
 }
 
+impl From<ObjectInfo> for HeadObject {
+    fn from(info: ObjectInfo) -> Self {
+        Self { info, has_length: true }
+    }
+}
+
+impl From<PassedObject> for HeadObject {
+    fn from(passed: PassedObject) -> Self {
+        Self { has_length: passed.length.is_some(), info: passed.info }
+    }
+}
+
 impl Site {
     /// Asks the origin for one request.
     pub(crate) async fn pass(
@@ -95,6 +116,9 @@ impl Site {
             return Err(self.unexpected(key, answer.status));
         }
         let described = self.describe(key, &answer)?;
+        if described.partial && wanted.range.is_none() {
+            return Err(self.wrong_answer(key, NOT_WHOLE));
+        }
         let (start, length) = (described.start, described.length);
         let info = ObjectInfo {
             key: key.to_owned(),

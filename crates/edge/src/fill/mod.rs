@@ -107,6 +107,8 @@ pub(crate) enum FillEnd {
     Stopped,
     /// The object cannot be stored: each request asks the origin for itself.
     NotStorable,
+    /// The answer to HEAD does not say how long the object is.
+    NoLength,
     /// The origin or the store failed.
     Failed(EdgeError),
 }

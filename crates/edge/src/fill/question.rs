@@ -14,7 +14,7 @@ use super::{Base, Fill, FillEnd, Opening, Plan};
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::options::EdgeBucket;
-use crate::origin::{Description, OriginAnswer, OriginRequest, Tag, unsatisfied_size};
+use crate::origin::{Description, NOT_WHOLE, OriginAnswer, OriginRequest, Tag, unsatisfied_size};
 use crate::sabotage::Sabotage;
 
 /// Most segments of an object: the parts of an upload.
@@ -37,6 +37,8 @@ pub(super) enum Answer {
     Unchanged(CacheHeaders),
     /// The object cannot be stored.
     NotStorable,
+    /// Only headers were wanted, and they do not say how long the object is.
+    NoLength,
 }
 
 /// Segments that an earlier fill has stored.
@@ -140,6 +142,10 @@ impl Fill {
             return Ok(self.unchanged(&answer));
         }
         let described = self.describe(&answer)?;
+        if described.total.is_none() && !described.cache.private {
+            // The answer to a GET may say it.
+            return Ok(Answer::NoLength);
+        }
         let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
         Ok(if plan.if_match.is_some() { Answer::Ranges(plan, None) } else { Answer::Headers(plan) })
     }
@@ -161,8 +167,13 @@ impl Fill {
 
     async fn send(&self, head: bool, range: Option<String>) -> Result<OriginAnswer, EdgeError> {
         let condition = self.base_here().map(Base::condition);
+        let whole = range.is_none();
         let headers = range.map(|range| ("range", range)).into_iter().chain(condition).collect();
-        self.site.ask(OriginRequest { head, key: self.key.clone(), headers }).await
+        let answer = self.site.ask(OriginRequest { head, key: self.key.clone(), headers }).await?;
+        if whole && answer.status == 206 {
+            return Err(self.site.wrong_answer(&self.key, NOT_WHOLE));
+        }
+        Ok(answer)
     }
 
     fn describe(&self, answer: &OriginAnswer) -> Result<Description, EdgeError> {
@@ -300,6 +311,7 @@ impl Fill {
                 }
                 Ok(FillEnd::NotStorable)
             }
+            Ok(Answer::NoLength) => Ok(FillEnd::NoLength),
             Ok(Answer::Unchanged(headers)) => Ok(self.renew(&headers, sent)),
             Ok(Answer::Headers(plan)) => {
                 self.publish(plan, sent, &[]);

@@ -65,7 +65,7 @@ impl FillReader {
         match &state.end {
             Some(FillEnd::Stored(reader)) => return Ok(Place::Object(reader.clone())),
             Some(FillEnd::Failed(error)) => return Err(error.clone()),
-            Some(FillEnd::Stopped | FillEnd::NotStorable | FillEnd::Renewed(_)) => return Err(EdgeError::Changed),
+            Some(_) => return Err(EdgeError::Changed),
             None => {}
         }
         if state.want(self.holder.id, segment) {

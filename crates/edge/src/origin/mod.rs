@@ -14,6 +14,9 @@ pub(crate) use client::Client;
 pub(crate) use description::{Description, MADE_TAG, Tag, unsatisfied_size};
 pub use listing::{ListedObject, OriginPage};
 
+/// What is wrong with a range in answer to a question without one.
+pub(crate) const NOT_WHOLE: &str = "it is a range, and the whole object was wanted";
+
 /// The bytes of an answer. An error means that the connection broke, or that the answer is not as
 /// long as it said.
 pub type OriginBody = BoxStream<'static, Result<Bytes, String>>;

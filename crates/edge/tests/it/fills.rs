@@ -193,6 +193,22 @@ async fn what_cannot_be_stored_is_passed_through() {
 }
 
 #[tokio::test]
+async fn a_range_is_no_answer_for_the_whole_object() {
+    // In a fill without a strong tag, and in an answer that is passed through.
+    for (len, cache_control) in [(3 * SEGMENT, "max-age=1"), (50, "private")] {
+        let origin = FakeOrigin::default();
+        let data = bytes(len, 7);
+        origin.put("k", &data, None);
+        origin.cache_control(cache_control);
+        let (edge, store) = edge(&origin, FillMode::Whole).await;
+        origin.fail([Fault::OnlyRange; 2]);
+        assert!(matches!(get(&edge, "k", None).await, Err(EdgeError::Origin(_))));
+        assert!(store.object(BUCKET, "k").is_err());
+        assert!(get(&edge, "k", None).await.expect("served") == data);
+    }
+}
+
+#[tokio::test]
 async fn missing_objects_and_keys_outside_the_prefix_are_not_found() {
     let origin = FakeOrigin::default();
     let (edge, _store) = edge(&origin, FillMode::Whole).await;
@@ -209,14 +225,14 @@ async fn a_head_is_answered_by_the_fill() {
     let data = bytes(3 * SEGMENT, 8);
     origin.put("k", &data, Some("\"v1\""));
     let (edge, store) = edge(&origin, FillMode::Whole).await;
-    let info = edge.head(BUCKET, "k").await.expect("described").found;
+    let info = edge.head(BUCKET, "k").await.expect("described").found.info;
     assert_eq!((info.size, &info.attributes.etag[..]), (data.len() as u64, "v1"));
     assert_eq!((origin.requests(), origin.sent()), (vec!["HEAD".to_owned()], 0));
     assert!(store.object(BUCKET, "k").is_err());
     // While a fill runs, a HEAD sees its version.
     let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
     origin.put("k", &bytes(10, 9), Some("\"v2\""));
-    assert_eq!(edge.head(BUCKET, "k").await.expect("described").found.attributes.etag, "v1");
+    assert_eq!(edge.head(BUCKET, "k").await.expect("described").found.info.attributes.etag, "v1");
     drop(reader);
 }
 

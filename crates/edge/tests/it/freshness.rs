@@ -62,8 +62,30 @@ async fn a_stale_object_is_revalidated_once() {
     assert_eq!(store.object(BUCKET, "k").expect("stored").version, version);
     outlive().await;
     let head = edge.head(BUCKET, "k").await.expect("described");
-    assert_eq!((head.handling, head.found.size), (Handling::Revalidated, data.len() as u64));
+    assert_eq!((head.handling, head.found.info.size), (Handling::Revalidated, data.len() as u64));
     assert_eq!(handled(&edge, &data).await, Handling::Hit);
+}
+
+#[tokio::test]
+async fn a_head_without_a_length_removes_nothing() {
+    let (origin, data) = (FakeOrigin { lengths: false, ..FakeOrigin::default() }, bytes(10, 1));
+    let (edge, store) = with_object(&origin, &data, short_lived()).await;
+    let version = store.object(BUCKET, "k").expect("stored").version;
+    let new = bytes(11, 2);
+    origin.put("k", &new, Some("\"v2\""));
+    outlive().await;
+    let head = edge.head(BUCKET, "k").await.expect("described");
+    assert_eq!((head.handling, head.found.has_length), (Handling::Passed, false));
+    assert_eq!(head.found.info.attributes.etag, "v2");
+    assert_eq!(store.object(BUCKET, "k").expect("still stored").version, version);
+    // The next GET stores what it fetches.
+    assert_eq!(handled(&edge, &new).await, Handling::Replaced);
+    until(|| store.object(BUCKET, "k").is_ok_and(|info| info.attributes.etag == "v2")).await;
+    // A GET that waits with the HEAD has an answer of its own.
+    outlive().await;
+    origin.put("k", &data, Some("\"v3\""));
+    let (head, got) = futures::join!(edge.head(BUCKET, "k"), handled(&edge, &data));
+    assert_eq!((head.is_ok(), got), (true, Handling::Replaced));
 }
 
 #[tokio::test]

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     OtherRange,
     /// The whole object instead of a range.
     IgnoresRange,
+    /// A range instead of the whole object.
+    OnlyRange,
     /// `Content-Length` promises more.
     LongLength,
 }
@@ -119,6 +121,7 @@ impl FakeOrigin {
         headers.extend(etag.map(|etag| ("etag", etag)));
         let size = data.len();
         let range = header("range").filter(|_| self.ranges && fault != Some(Fault::IgnoresRange));
+        let range = range.or((fault == Some(Fault::OnlyRange)).then_some("bytes=0-4"));
         let (status, span) = match range.and_then(|range| range.strip_prefix("bytes=")?.split_once('-')) {
             Some((first, last)) => {
                 let first: usize = first.parse().expect("a number");

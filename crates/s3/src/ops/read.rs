@@ -9,7 +9,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use s3s::dto::*;
 use s3s::{Body, S3Request, S3Response, S3Result, StdError};
-use steadfast_edge::EdgeError;
+use steadfast_edge::{EdgeError, HeadObject};
 use steadfast_store::{ObjectInfo, PartInfo, StoreError};
 
 use crate::attributes::{page_size, set_headers};
@@ -212,7 +212,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let conditions = read_conditions!(input);
-    let (mut info, headers) = handler.describe(&input.bucket, &input.key).await?;
+    let (HeadObject { mut info, has_length }, headers) = handler.describe(&input.bucket, &input.key).await?;
     conditions.check(&info)?;
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {
@@ -221,11 +221,13 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
         conditions.check(reader.info())?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
     }
-    let range = range(&req.headers, &info, &input.range);
+    // Nothing can be selected of an object whose length is not known.
+    let range = range(&req.headers, &info, &input.range).filter(|_| has_length);
     let selection = select(info.size, &parts, range, input.part_number)?;
     let mut output = HeadObjectOutput::default();
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
     describe_object!(output, &info, &selection, checksums);
+    output.content_length = output.content_length.filter(|_| has_length);
     let mut response = S3Response::new(output);
     response.headers = headers;
     override_headers(

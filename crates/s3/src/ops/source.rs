@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt};
 use http::header::{AGE, HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE};
 use s3s::S3Result;
 use s3s::dto::Range;
-use steadfast_edge::{Edge, EdgeAnswer, EdgeError, Fetched, FillReader, Handling, PassedObject, Wanted};
+use steadfast_edge::{Edge, EdgeAnswer, EdgeError, Fetched, FillReader, Handling, HeadObject, PassedObject, Wanted};
 use steadfast_store::{ObjectInfo, ObjectReader, PartInfo};
 
 use crate::context::RequestClient;
@@ -112,9 +112,10 @@ impl Handler {
 
     /// The description of an object, of the store or of its origin. The headers report what the
     /// edge did.
-    pub(crate) async fn describe(&self, bucket: &str, key: &str) -> S3Result<(ObjectInfo, HeaderMap)> {
+    pub(crate) async fn describe(&self, bucket: &str, key: &str) -> S3Result<(HeadObject, HeaderMap)> {
         let Some(edge) = self.edge_of(bucket) else {
-            return Ok((self.store.object(bucket, key).map_err(store_error)?, HeaderMap::new()));
+            let info = self.store.object(bucket, key).map_err(store_error)?;
+            return Ok((info.into(), HeaderMap::new()));
         };
         let answer = edge.head(bucket, key).await.map_err(edge_error)?;
         let headers = cache_headers(&answer);

@@ -101,7 +101,7 @@ impl EdgeClient {
         let mut ledger = self.ledger.lock();
         match answer {
             Ok(answer) => {
-                let head = shown(&answer.found, answer.handling, answer.age_s);
+                let head = shown(&answer.found.info, answer.handling, answer.age_s);
                 self.note("head!", [key as u64, 0, 0], || format!("{name} {head:?}"));
                 ledger.head(request, &head, self.env.now());
             }
