@@ -130,10 +130,14 @@ impl OriginKey {
     /// Whether an answer of the edge with this tag and size may be of the release. The origin does
     /// not tell the size in each answer.
     pub(crate) fn is_shown(&self, release: &Release, tag: &str, size: Option<u64>) -> bool {
-        let modified_ms = if self.dated { release.modified_s * 1000 } else { 0 };
+        let modified_ms = release.modified_s * 1000;
         let same = match self.tag(release) {
             Some(own) => own == tag,
-            None => tag.strip_prefix(&format!("{modified_ms:x}-")).is_some(),
+            // The edge makes one: of the date, or of the time of the answer.
+            None => tag
+                .split_once('-')
+                .and_then(|(time, _)| u64::from_str_radix(time, 16).ok())
+                .is_some_and(|time| if self.dated { time == modified_ms } else { time >= modified_ms }),
         };
         same && size.is_none_or(|size| size == release.size)
     }
