@@ -84,6 +84,8 @@ pub struct ExtentCounts {
     pub held: u64,
     /// Bytes in held extents that nothing else needs: deleting all snapshots would free them.
     pub held_bytes: u64,
+    /// Bytes in sealed extents that nothing needs but readers that have begun.
+    pub pinned_bytes: u64,
     /// Extents that were in use and whose data is gone.
     pub lost: u64,
     /// Referenced bytes in lost extents. Reads of them fail.

@@ -79,6 +79,11 @@ impl ExtentInfo {
         self.data_end.saturating_sub(self.live())
     }
 
+    /// The dead bytes that compaction cannot free because of readers.
+    fn pinned(&self) -> u64 {
+        if self.pins > 0 && self.state == ExtentState::Sealed && !self.held { self.dead() } else { 0 }
+    }
+
     /// Whether the extent is a commit extent, or lost with an unknown purpose.
     pub(crate) fn may_hold_records(&self) -> bool {
         self.kind == ExtentKind::Commit || (self.kind == ExtentKind::Free && self.state == ExtentState::Lost)
@@ -161,6 +166,7 @@ impl Tally {
         let counts = &mut self.counts;
         add(&mut counts.held, |slot| slot.held.into());
         add(&mut counts.held_bytes, |slot| if slot.held { slot.dead() } else { 0 });
+        add(&mut counts.pinned_bytes, ExtentInfo::pinned);
         add(&mut counts.live_commit_bytes, |slot| if slot.kind == ExtentKind::Commit { slot.live() } else { 0 });
         add(&mut counts.live_body_bytes, |slot| if slot.kind == ExtentKind::Body { slot.live() } else { 0 });
         add(&mut counts.sealed_commit, |slot| (slot.state == Sealed && slot.kind == ExtentKind::Commit).into());
@@ -261,8 +267,8 @@ mod tests {
         let state = prop_oneof![Just(Free), Just(Busy), Just(Open), Just(Sealed)];
         let kind = prop_oneof![Just(ExtentKind::Free), Just(ExtentKind::Commit), Just(ExtentKind::Body)];
         let bytes = (-5i64..100, 0u64..100);
-        (state, kind, 0u64..4, 0u64..9, bytes, any::<[bool; 3]>()).prop_map(
-            |(state, kind, epoch, min_version, (live_bytes, data_end), [held, prepared, emptied])| ExtentInfo {
+        (state, kind, 0u64..4, 0u64..9, bytes, any::<[bool; 4]>()).prop_map(
+            |(state, kind, epoch, min_version, (live_bytes, data_end), [held, prepared, emptied, pinned])| ExtentInfo {
                 state,
                 kind,
                 epoch,
@@ -272,6 +278,7 @@ mod tests {
                 held,
                 prepared,
                 emptied,
+                pins: u32::from(pinned) * 2,
                 ..ExtentInfo::new(0)
             },
         )
@@ -290,6 +297,8 @@ mod tests {
             if slot.held {
                 counts.held += 1;
                 counts.held_bytes += slot.data_end.saturating_sub(live);
+            } else if slot.pins > 0 && slot.state == ExtentState::Sealed {
+                counts.pinned_bytes += slot.data_end.saturating_sub(live);
             }
             match slot.kind {
                 ExtentKind::Commit => counts.live_commit_bytes += live,

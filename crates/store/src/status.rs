@@ -62,6 +62,8 @@ pub struct PoolSpace {
     pub capacity_bytes: u64,
     /// Bytes that are referenced, or that snapshots keep.
     pub live_bytes: u64,
+    /// Bytes that only readers need which have begun. Compaction frees them when those end.
+    pub pinned_bytes: u64,
 }
 
 /// Object events: the bound on waiting events, and counters.
@@ -262,6 +264,7 @@ fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
     sum.live_body_bytes += other.live_body_bytes;
     sum.held += other.held;
     sum.held_bytes += other.held_bytes;
+    sum.pinned_bytes += other.pinned_bytes;
     sum.lost += other.lost;
     sum.lost_bytes += other.lost_bytes;
 }

@@ -25,6 +25,9 @@ const COUNT_WAIT: Duration = Duration::from_secs(5);
 /// Part of the pool's capacity that live data may take before objects are evicted, in percent.
 /// Compaction works with the rest.
 const POOL_PERCENT: u64 = 85;
+/// Part of the pool's capacity that readers of deleted objects may keep before fills need free
+/// space, in percent. Eviction may free none while they read. Writes of clients have the rest.
+const PINNED_PERCENT: u64 = 7;
 
 /// How far the first count of what is stored has come.
 enum Count {
@@ -44,6 +47,8 @@ struct Usage {
     wanted: u64,
     /// Largest sum of `objects` and `rooms` that the pool allows.
     pool_limit: u64,
+    /// Most bytes that may be promised, because eviction frees nothing.
+    pool_room: u64,
     /// Number of waits so far.
     waits: u64,
     /// The last wait for which nothing more could be evicted; 0 since eviction succeeded.
@@ -151,6 +156,7 @@ impl Space {
             promised: 0,
             wanted: 0,
             pool_limit: u64::MAX,
+            pool_room: u64::MAX,
             waits: 0,
             failed: 0,
             count: Count::UpTo(String::new()),
@@ -178,7 +184,12 @@ impl Space {
     pub(crate) fn set_pool(&self, pool: PoolSpace) {
         let mut usage = self.usage.lock();
         let others = pool.live_bytes.saturating_sub(usage.used());
-        usage.pool_limit = (pool.capacity_bytes / 100 * POOL_PERCENT).saturating_sub(others);
+        let percent = pool.capacity_bytes / 100;
+        usage.pool_limit = (percent * POOL_PERCENT).saturating_sub(others);
+        usage.pool_room = match pool.pinned_bytes > percent * PINNED_PERCENT {
+            true => (percent * (POOL_PERCENT + PINNED_PERCENT)).saturating_sub(pool.live_bytes + pool.pinned_bytes),
+            false => u64::MAX,
+        };
     }
 
     /// Bytes to be evicted, and the number of the last wait for them.
@@ -235,7 +246,7 @@ impl Space {
         if !matches!(usage.count, Count::Done) {
             return Err(NoSpace);
         }
-        if usage.promised.saturating_add(bytes) > limit {
+        if usage.promised.saturating_add(bytes) > limit.min(usage.pool_room) {
             return Err(NoSpace);
         }
         if usage.failed > 0 && usage.used().saturating_add(bytes) > limit {
@@ -356,5 +367,25 @@ impl Drop for Promise {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.usage.lock().wanted -= self.1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_leave_room_when_readers_keep_deleted_objects() {
+        let space = Space::new(0, Env::tokio());
+        space.count(|_| Ok::<_, ()>((0, None))).expect("counted");
+        let admits = |pinned_bytes, bytes| {
+            space.set_pool(PoolSpace { capacity_bytes: 1000, live_bytes: 800, pinned_bytes });
+            space.promise(bytes).is_ok()
+        };
+        // Eviction frees space.
+        assert!(admits(0, 50) && admits(70, 50) && !admits(0, 51));
+        // It does not; 920 bytes of the pool are the bound.
+        assert!(admits(80, 40) && !admits(80, 41) && admits(119, 1) && !admits(500, 1));
+        assert!(admits(0, 50));
     }
 }

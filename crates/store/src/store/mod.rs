@@ -93,6 +93,7 @@ impl Store {
                 capacity_bytes: sum.capacity_bytes
                     + (used + counts.free + counts.growable).saturating_sub(kept) * bytes,
                 live_bytes: sum.live_bytes + counts.live_commit_bytes + counts.live_body_bytes + counts.held_bytes,
+                pinned_bytes: sum.pinned_bytes + counts.pinned_bytes,
             }
         })
     }
