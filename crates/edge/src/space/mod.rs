@@ -374,8 +374,8 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn fills_leave_room_when_readers_keep_deleted_objects() {
+    #[tokio::test]
+    async fn fills_leave_room_when_readers_keep_deleted_objects() {
         let space = Space::new(0, Env::tokio());
         space.count(|_| Ok::<_, ()>((0, None))).expect("counted");
         let admits = |pinned_bytes, bytes| {
