@@ -109,6 +109,13 @@ class Viewer:
         self.evaluate("video.currentTime = 0; video.playbackRate = 8; video.play()")
         self.wait("video.ended")
 
+    def wait_stored(self, edge):
+        """Waits until the server has stored each segment that the page has loaded."""
+        s3 = edge.s3()
+        loaded = {one["name"] for one in self.evaluate("segments")}
+        keys = lambda: {entry["Key"] for entry in s3.list_objects_v2(Bucket="films")["Contents"]}
+        wait.until(lambda: loaded <= keys(), 30, "the loaded segments, stored")
+
     def reconnects(self, edge, seconds):
         """Starts a killed server once the page has noticed; plays to a place not yet loaded."""
         self.wait("document.querySelector('#state').textContent === 'reconnecting…'")
@@ -132,7 +139,9 @@ def test_a_stream_plays_through_seeks_and_crashes(pages, site, edge, origin):
     print("seconds until a seek has played:", took)
     assert max(took.values()) < SEEK_S, took
 
-    # A segment is on its way from a slow origin when the server is killed.
+    # A segment is on its way from a slow origin when the server is killed. The page does not load
+    # again what it has, so that must be stored.
+    viewer.wait_stored(edge)
     origin.bytes_s = 50e3
     viewer.evaluate("video.currentTime = 52.1")
     wait.until(lambda: asked(origin)["026.m4s"], 30, "the request for a segment")
@@ -146,6 +155,7 @@ def test_a_stream_plays_through_seeks_and_crashes(pages, site, edge, origin):
     # The page plays from its buffer when the server is killed.
     viewer.seek(20)
     viewer.wait(f"{AHEAD} > 4")
+    viewer.wait_stored(edge)
     edge.kill()
     now, ahead = viewer.evaluate(f"[video.currentTime, {AHEAD}]")
     viewer.plays_to(now + 1)
