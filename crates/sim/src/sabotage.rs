@@ -32,6 +32,10 @@ impl Variant {
                 };
                 // Hidden records live longer if the rest of their extent is live.
                 plan.cold_keys = 10;
+                if self == Self::BlindFilters {
+                    // Filters are of extents that were full before.
+                    (plan.clients, plan.requests_each, plan.small_max) = (8, 150, 12 << 10);
+                }
             }
             Self::EarlyRecycle => plan.store.log.sabotage = Sabotage::EarlyRecycle,
             Self::PinsIgnored => plan.store.log.sabotage = Sabotage::PinsIgnored,

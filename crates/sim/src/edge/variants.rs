@@ -82,6 +82,7 @@ pub(crate) fn adjust(sabotage: Sabotage, plan: &mut EdgePlan) {
             plan.bucket.stale_if_error = Duration::from_secs(300);
             plan.async_window = Duration::from_millis(50);
             plan.keys = 1;
+            (plan.bounds.waiting, plan.bounds.passed) = (1024, 64);
             if sabotage == S::PurgeWithoutFlush {
                 remove_and_purge(plan);
             }
