@@ -133,17 +133,9 @@ async fn chunks_of_a_writer_that_gave_up_are_found_dead_though_they_were_seen_li
     kv.crash().await;
 }
 
-#[tokio::test]
-async fn an_extent_made_ready_and_never_written_is_no_damage() {
-    let disk = MemDisk::fixed(33 * EXTENT);
-    format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, ModelState::default(), options()).await;
-    churn(&kv, &mut Random(7), 60, 80 * EXTENT).await;
-    let content = kv.content();
-    let saved = kv.crash().await;
-    let mut free = None;
-    let mut epoch = 0;
-    let mut recycled_lsn = 0;
+/// The header with which the log would make a free extent of the disk ready; `None` if it has none.
+async fn ready_header(disk: &MemDisk) -> Option<ExtentHeader> {
+    let (mut free, mut epoch, mut recycled_lsn) = (None, 0, 0);
     for extent in 0..32 {
         let block = disk.read(EXTENTS + extent * EXTENT, 4096).await.expect("a block");
         let Ok(header) = ExtentHeader::decode(&block) else { continue };
@@ -153,16 +145,32 @@ async fn an_extent_made_ready_and_never_written_is_no_damage() {
             free = Some(header.id);
         }
     }
-    let id = ExtentId { epoch: epoch + 1, ..free.expect("an extent was recycled") };
     assert!(recycled_lsn > 0, "what the log began with is gone");
-    let header = ExtentHeader {
-        id,
+    Some(ExtentHeader {
+        id: ExtentId { epoch: epoch + 1, ..free? },
         kind: ExtentKind::Commit,
         base_lsn: recycled_lsn + 1,
         recycled_lsn,
         lineage: Default::default(),
+    })
+}
+
+#[tokio::test]
+async fn an_extent_made_ready_and_never_written_is_no_damage() {
+    let disk = MemDisk::fixed(33 * EXTENT);
+    format(&disk, EXTENT).await;
+    let (mut saved, mut random) = (ModelState::default(), Random(7));
+    // The log may have used each free extent again before the crash.
+    let (content, header) = loop {
+        let kv = Kv::open(&disk, saved, options()).await;
+        churn(&kv, &mut random, 60, 80 * EXTENT).await;
+        let content = kv.content();
+        saved = kv.crash().await;
+        if let Some(header) = ready_header(&disk).await {
+            break (content, header);
+        }
     };
-    let at = EXTENTS + u64::from(id.extent) * EXTENT;
+    let at = EXTENTS + u64::from(header.id.extent) * EXTENT;
     disk.write(at, Bytes::copy_from_slice(&header.encode())).await.expect("a write");
     verified(&disk).await;
     let kv = Kv::open(&disk, saved, options()).await;
