@@ -3,8 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, pin_mut};
-use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Wanted};
+use bytes::Bytes;
+use futures::future::{BoxFuture, ready};
+use futures::{FutureExt, StreamExt, TryStreamExt, pin_mut, stream};
+use http::{HeaderName, HeaderValue};
+use steadfast_edge::{
+    Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Origin, OriginAnswer, OriginRequest, Wanted,
+};
 use steadfast_flow::Env;
 use steadfast_store::{BucketSettings, StoreError};
 
@@ -17,7 +22,7 @@ async fn two(bounds: EdgeBounds, origins: [&FakeOrigin; 2]) -> Edge {
     let store = store(&new_disk().await).await;
     let names = [BUCKET, "other"];
     let bucket = |name: &str| EdgeBucket { bucket: name.into(), ..bucket(FillMode::Wanted) };
-    let origin = |origin: &FakeOrigin| -> Arc<dyn steadfast_edge::Origin> { Arc::new(origin.clone()) };
+    let origin = |origin: &FakeOrigin| -> Arc<dyn Origin> { Arc::new(origin.clone()) };
     let buckets = names.into_iter().zip(origins).map(|(name, of)| (bucket(name), origin(of))).collect();
     store.create_bucket("own", BucketSettings::default()).await.expect("created");
     Edge::with_origins(store, Env::tokio(), buckets, &bounds).await.expect("an edge")
@@ -119,6 +124,54 @@ async fn fills_whose_readers_left_before_their_turn_ask_nothing() {
     assert!(first.is_err());
     until(|| edge.status().buckets[0].fills == 0).await;
     assert_eq!(origin.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn segments_whose_readers_left_before_their_turn_are_not_fetched() {
+    let origin = FakeOrigin::held();
+    origin.put("k", &bytes(50 * SEGMENT, 1), Some("\"v1\""));
+    let bounds = EdgeBounds { origin_connections: 1, ..EdgeBounds::default() };
+    let edge = two(bounds, [&origin, &FakeOrigin::default()]).await;
+    origin.release(1);
+    assert!(get(&edge, "k", Some((0, 10))).await.is_ok());
+    let at = |segment: usize| (segment * SEGMENT) as u64;
+    // It has the connection, and its answer is held.
+    let first = get(&edge, "k", Some((at(10), at(10) + 10)));
+    let others = async {
+        until(|| origin.requests().iter().any(|request| request.contains("bytes=100000-"))).await;
+        for segment in [20, 30, 40] {
+            let seek = get(&edge, "k", Some((at(segment), at(segment) + 10)));
+            assert!(Env::tokio().timeout(Duration::from_millis(5), seek).await.is_none());
+        }
+        origin.release(100);
+    };
+    let (first, ()) = futures::join!(first, others);
+    assert!(first.is_ok());
+    until(|| edge.status().buckets[0].fills == 0).await;
+    let left = ["bytes=200000-", "bytes=300000-", "bytes=400000-"];
+    assert!(!origin.requests().iter().any(|request| left.iter().any(|left| request.contains(left))));
+}
+
+/// An origin whose body stops after its first bytes.
+struct StoppingOrigin;
+
+impl Origin for StoppingOrigin {
+    fn send(&self, _: OriginRequest) -> BoxFuture<'static, Result<OriginAnswer, String>> {
+        let headers = [("content-length", "100"), ("cache-control", "private")];
+        let header = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        let body = stream::iter([Ok(Bytes::from_static(b"first"))]).chain(stream::pending()).boxed();
+        ready(Ok(OriginAnswer { status: 200, headers: headers.map(header).into_iter().collect(), body })).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_passed_body_that_stops_ends_after_the_timeout() {
+    let store = store(&new_disk().await).await;
+    let origin: Arc<dyn Origin> = Arc::new(StoppingOrigin);
+    let buckets = vec![(bucket(FillMode::Whole), origin)];
+    let edge = Edge::with_origins(store, Env::tokio(), buckets, &EdgeBounds::default()).await.expect("an edge");
+    assert!(matches!(get(&edge, "k", None).await, Err(EdgeError::Timeout)));
+    assert_eq!(edge.status().passed.map(|passed| passed.used), Some(0));
 }
 
 #[tokio::test]
