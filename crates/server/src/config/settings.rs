@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cluster::ClusterNodes;
 use super::disks::DiskSpecs;
 use super::edge::EdgeBuckets;
 use super::kinds::{BucketNames, Names, Networks, Secret};
@@ -333,6 +334,33 @@ sections! {
         /// are refused, which protects against web pages (DNS rebinding). Empty: any name, if the
         /// port listens on more than this machine.
         hosts: Names = Names::default();
+    }
+
+    /// A cluster: several nodes with a link between each two of them. Channels are divided among the
+    /// homes.
+    cluster: ClusterSection {
+        /// The name of this node. Empty: no cluster.
+        name: String = String::new();
+        /// All nodes, this one included, as in [{ name = "a", address = "10.0.0.1:8002" }]; as text,
+        /// NAME=HOST:PORT separated by commas.
+        nodes: ClusterNodes = ClusterNodes::default();
+        /// Names of the nodes that are homes of channels, in an order that is the same on all nodes.
+        homes: Names = Names::default();
+        /// Address to listen on for links. Empty: the port of this node's address, on all
+        /// interfaces.
+        listen: Option<SocketAddr> = None;
+        /// The secret of the cluster, the same on all nodes: at least 16 characters.
+        secret: Secret = Secret::default();
+        /// A file with the secret, instead of `secret`.
+        secret_file: Option<PathBuf> = None;
+        /// TLS between nodes: the certificate (PEM), the same on all nodes. Nodes trust exactly this
+        /// certificate; its name and dates do not matter. Empty: links are not encrypted.
+        certificate: Option<PathBuf> = None;
+        /// The private key of the certificate (PEM).
+        key: Option<PathBuf> = None;
+        /// Data that may wait to be sent to a node. Above it the link is closed, and the node reads
+        /// what it missed from the history.
+        outbox: Size = Size::mib(64), in 1_048_576..=17_179_869_184;
     }
 
     /// Limits on clients.

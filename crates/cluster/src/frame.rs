@@ -1,0 +1,185 @@
+//! Frames of a link: Protobuf messages, each after its length in four bytes.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::{Message, Oneof};
+
+/// Maximum length of a frame, in bytes.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+const HEAD_BYTES: usize = 4;
+
+/// The protocol version of this build, and the oldest that it understands.
+pub const VERSION: u32 = 1;
+/// See [`VERSION`].
+pub const VERSION_MIN: u32 = 1;
+
+/// What a frame says.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Kind {
+    /// The first frame in each direction.
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    /// The second frame of the node that opened the connection.
+    #[prost(message, tag = "2")]
+    Proof(Proof),
+    /// The other node refuses the link, and closes it.
+    #[prost(message, tag = "3")]
+    Refused(Refused),
+    /// Sent each second; it is answered at once.
+    #[prost(message, tag = "4")]
+    Ping(Ping),
+    /// The answer to a ping.
+    #[prost(message, tag = "5")]
+    Pong(Ping),
+}
+
+/// A frame.
+#[derive(Clone, PartialEq, Message)]
+pub struct Frame {
+    /// What it says; `None`: a kind that this build does not know.
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5")]
+    pub kind: Option<Kind>,
+}
+
+/// Begins a link.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// The sender's protocol version.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// The oldest protocol version that the sender understands.
+    #[prost(uint32, tag = "2")]
+    pub version_min: u32,
+    /// The sender's name.
+    #[prost(string, tag = "3")]
+    pub node: String,
+    /// 16 random bytes of the sender's process.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub incarnation: Bytes,
+    /// The number of this link among those that the sender opened, rising within an incarnation.
+    #[prost(uint64, tag = "5")]
+    pub number: u64,
+    /// A hash of the sender's list of homes.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub homes_hash: Bytes,
+    /// Random bytes that the proof of the other side covers.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub nonce: Bytes,
+    /// The proof that an answering node has the secret; empty in the first hello.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub proof: Bytes,
+}
+
+/// Proves that the opening node has the secret.
+#[derive(Clone, PartialEq, Message)]
+pub struct Proof {
+    /// A MAC over both hellos.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub proof: Bytes,
+}
+
+/// Why a link is refused.
+#[derive(Clone, PartialEq, Message)]
+pub struct Refused {
+    /// For operators.
+    #[prost(string, tag = "1")]
+    pub reason: String,
+}
+
+/// A sign of life.
+#[derive(Clone, PartialEq, Message)]
+pub struct Ping {
+    /// The sender's clock, microseconds. The answer repeats it.
+    #[prost(uint64, tag = "1")]
+    pub sent_us: u64,
+}
+
+impl From<Kind> for Frame {
+    fn from(kind: Kind) -> Self {
+        Self { kind: Some(kind) }
+    }
+}
+
+impl Kind {
+    /// The frame with its length.
+    pub fn to_bytes(self) -> Bytes {
+        let frame = Frame::from(self);
+        let len = frame.encoded_len();
+        let mut out = BytesMut::with_capacity(HEAD_BYTES + len);
+        out.put_u32(len as u32);
+        frame.encode_raw(&mut out);
+        out.freeze()
+    }
+}
+
+/// Finds the frames in a stream of bytes.
+#[derive(Debug, Default)]
+pub struct FrameDecoder {
+    buffered: BytesMut,
+}
+
+impl FrameDecoder {
+    /// Adds bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffered.extend_from_slice(bytes);
+    }
+
+    /// The next complete frame.
+    ///
+    /// # Errors
+    /// The bytes are not a frame; the text is for operators.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, String> {
+        let Some((head, rest)) = self.buffered.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*head) as usize;
+        if len > FRAME_BYTES_MAX {
+            return Err(format!("a frame of {len} bytes is above the bound of {FRAME_BYTES_MAX}"));
+        }
+        if rest.len() < len {
+            return Ok(None);
+        }
+        self.buffered.advance(HEAD_BYTES);
+        let frame = self.buffered.split_to(len).freeze();
+        Frame::decode(frame).map(Some).map_err(|e| format!("a frame cannot be decoded: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ping(sent_us: u64) -> Kind {
+        Kind::Ping(Ping { sent_us })
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_found_however_the_bytes_are_cut(times in proptest::collection::vec(any::<u64>(), 0..20), cut in 1usize..30) {
+            let bytes: Vec<u8> = times.iter().flat_map(|time| ping(*time).to_bytes()).collect();
+            let (mut decoder, mut found) = (FrameDecoder::default(), Vec::new());
+            for piece in bytes.chunks(cut) {
+                decoder.push(piece);
+                while let Some(frame) = decoder.next_frame().expect("frames") {
+                    found.push(frame);
+                }
+            }
+            let sent: Vec<Frame> = times.into_iter().map(|time| ping(time).into()).collect();
+            prop_assert_eq!(found, sent);
+        }
+
+        #[test]
+        fn any_bytes_are_frames_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let mut decoder = FrameDecoder::default();
+            decoder.push(&bytes);
+            while let Ok(Some(_)) = decoder.next_frame() {}
+        }
+    }
+
+    #[test]
+    fn a_length_above_the_bound_is_refused_before_its_bytes_arrive() {
+        let mut decoder = FrameDecoder::default();
+        decoder.push(&(FRAME_BYTES_MAX as u32 + 1).to_be_bytes());
+        assert!(decoder.next_frame().expect_err("refused").contains("above the bound"));
+    }
+}

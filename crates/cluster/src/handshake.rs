@@ -1,0 +1,152 @@
+//! The handshake of a link: both nodes prove that they have the cluster's secret, and compare their
+//! protocol versions and lists of homes.
+//!
+//! 1. The opening node sends a hello with a nonce.
+//! 2. The answering node sends its hello with a nonce and its proof, a MAC over both hellos.
+//! 3. The opening node checks it and sends its own proof. The link is up.
+
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use steadfast_flow::Env;
+
+use crate::frame::{Hello, Kind, Proof, Refused, VERSION, VERSION_MIN};
+use crate::link::Incoming;
+use crate::outbox::Outbox;
+use crate::roster::{NodeIndex, Roster};
+
+/// What a process says of itself in a hello.
+pub(crate) struct Identity {
+    pub(crate) roster: Roster,
+    pub(crate) secret: Vec<u8>,
+    /// Random bytes of this process.
+    pub(crate) incarnation: Bytes,
+}
+
+/// The other node of a link.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) node: NodeIndex,
+    pub(crate) incarnation: Bytes,
+    pub(crate) number: u64,
+}
+
+/// Which of the two nodes made a proof, so that it cannot be sent back.
+#[derive(Clone, Copy)]
+enum Role {
+    Opening = 1,
+    Answering = 2,
+}
+
+/// 16 random bytes.
+pub(crate) fn random_bytes(env: &Env) -> Bytes {
+    [env.random_u64().to_be_bytes(), env.random_u64().to_be_bytes()].concat().into()
+}
+
+impl Identity {
+    fn hello(&self, number: u64, env: &Env) -> Hello {
+        Hello {
+            version: VERSION,
+            version_min: VERSION_MIN,
+            node: self.roster.name(self.roster.own()).to_owned(),
+            incarnation: self.incarnation.clone(),
+            number,
+            homes_hash: Bytes::copy_from_slice(self.roster.homes_hash()),
+            nonce: random_bytes(env),
+            proof: Bytes::new(),
+        }
+    }
+
+    fn mac(&self, role: Role, opening: &Hello, answering: &Hello) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("any length is a key");
+        mac.update(&[role as u8]);
+        for hello in [opening, answering] {
+            mac.update(&hello.version.to_be_bytes());
+            mac.update(&hello.version_min.to_be_bytes());
+            mac.update(&hello.number.to_be_bytes());
+            for text in [hello.node.as_bytes(), &hello.incarnation, &hello.homes_hash, &hello.nonce] {
+                mac.update(&(text.len() as u64).to_be_bytes());
+                mac.update(text);
+            }
+        }
+        mac
+    }
+
+    /// The node that a hello names, if this node can talk to it.
+    fn find(&self, hello: &Hello) -> Result<NodeIndex, String> {
+        if hello.version < VERSION_MIN || hello.version_min > VERSION {
+            return Err(format!(
+                "the node {:?} speaks version {} of the protocol, and this one {VERSION_MIN} to {VERSION}",
+                hello.node, hello.version
+            ));
+        }
+        let node = self.roster.find(&hello.node);
+        let node = node.ok_or_else(|| format!("the node {:?} is not in the list of nodes", hello.node))?;
+        if node == self.roster.own() {
+            return Err(format!("another process has the name of this node, {:?}", hello.node));
+        }
+        Ok(node)
+    }
+
+    fn check_homes(&self, hello: &Hello) -> Result<(), String> {
+        if hello.homes_hash == self.roster.homes_hash()[..] {
+            return Ok(());
+        }
+        Err(format!("the node {:?} has another list of homes: cluster.homes must be the same on all nodes", hello.node))
+    }
+
+    /// Opens a link to `to`.
+    pub(crate) async fn open(
+        &self,
+        to: NodeIndex,
+        number: u64,
+        incoming: &mut Incoming,
+        outbox: &Outbox,
+        env: &Env,
+    ) -> Result<Peer, String> {
+        let opening = self.hello(number, env);
+        outbox.send(Kind::Hello(opening.clone()).to_bytes());
+        let answering = hello(incoming).await?;
+        let node = self.find(&answering)?;
+        if node != to {
+            return Err(format!("the node at this address is {:?}", answering.node));
+        }
+        self.mac(Role::Answering, &opening, &answering)
+            .verify_slice(&answering.proof)
+            .map_err(|_| "the node has another secret: cluster.secret must be the same on all nodes".to_owned())?;
+        let proof = self.mac(Role::Opening, &opening, &answering).finalize().into_bytes();
+        outbox.send(Kind::Proof(Proof { proof: Bytes::copy_from_slice(&proof) }).to_bytes());
+        self.check_homes(&answering)?;
+        Ok(Peer { node, incarnation: answering.incarnation, number })
+    }
+
+    /// Answers a node that opens a link. A refusal is sent to it.
+    pub(crate) async fn answer(&self, incoming: &mut Incoming, outbox: &Outbox, env: &Env) -> Result<Peer, String> {
+        let refuse = |reason: String| {
+            outbox.send(Kind::Refused(Refused { reason: reason.clone() }).to_bytes());
+            reason
+        };
+        let opening = hello(incoming).await?;
+        let node = self.find(&opening).map_err(refuse)?;
+        let mut answering = self.hello(opening.number, env);
+        let proof = self.mac(Role::Answering, &opening, &answering).finalize().into_bytes();
+        answering.proof = Bytes::copy_from_slice(&proof);
+        outbox.send(Kind::Hello(answering.clone()).to_bytes());
+        let Some(Kind::Proof(Proof { proof })) = incoming.frame().await?.kind else {
+            return Err(format!("the node {:?} sent no proof", opening.node));
+        };
+        self.mac(Role::Opening, &opening, &answering)
+            .verify_slice(&proof)
+            .map_err(|_| refuse(format!("the node {:?} has another secret", opening.node)))?;
+        self.check_homes(&opening).map_err(refuse)?;
+        Ok(Peer { node, incarnation: opening.incarnation, number: opening.number })
+    }
+}
+
+async fn hello(incoming: &mut Incoming) -> Result<Hello, String> {
+    match incoming.frame().await?.kind {
+        Some(Kind::Hello(hello)) => Ok(hello),
+        Some(Kind::Refused(refused)) => Err(format!("the other node refuses the link: {}", refused.reason)),
+        _ => Err("the other end does not speak the protocol of links".to_owned()),
+    }
+}

@@ -1,0 +1,86 @@
+//! One link: its incoming frames, signs of life and measurements.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use steadfast_flow::Env;
+
+use crate::frame::{Frame, FrameDecoder, Kind, Ping};
+use crate::outbox::Outbox;
+use crate::status::LinkCounters;
+
+/// Interval of pings.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A link on which nothing arrives for this long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(3);
+
+/// The frames that arrive on a link.
+pub(crate) struct Incoming {
+    bytes: BoxStream<'static, Result<Bytes, String>>,
+    decoder: FrameDecoder,
+}
+
+impl Incoming {
+    pub(crate) fn new(bytes: BoxStream<'static, Result<Bytes, String>>) -> Self {
+        Self { bytes, decoder: FrameDecoder::default() }
+    }
+
+    /// The next frame. The end of the stream is an error.
+    pub(crate) async fn frame(&mut self) -> Result<Frame, String> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame()? {
+                return Ok(frame);
+            }
+            match self.bytes.next().await {
+                Some(bytes) => self.decoder.push(&bytes?),
+                None => return Err("the other node closed the link".to_owned()),
+            }
+        }
+    }
+}
+
+fn now_us(env: &Env) -> u64 {
+    env.now().as_micros() as u64
+}
+
+/// Sends pings until the link ends.
+pub(crate) async fn ping(env: Env, outbox: Outbox) {
+    while outbox.send(Kind::Ping(Ping { sent_us: now_us(&env) }).to_bytes()) {
+        tokio::select! {
+            () = env.sleep(PING_INTERVAL) => {}
+            () = outbox.closed() => return,
+        }
+    }
+}
+
+/// Reads a link until it ends, and returns why it did.
+pub(crate) async fn run(env: &Env, incoming: &mut Incoming, outbox: &Outbox, counters: &LinkCounters) -> String {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = outbox.closed() => {
+                return match outbox.is_overrun() {
+                    true => "its outbox is full, because the other node reads too slowly".to_owned(),
+                    false => "this node closed the link".to_owned(),
+                };
+            }
+            frame = env.timeout(DEAD_AFTER, incoming.frame()) => frame,
+        };
+        let kind = match frame {
+            Some(Ok(frame)) => frame.kind,
+            Some(Err(why)) => return why,
+            None => return format!("nothing arrived for {} s", DEAD_AFTER.as_secs()),
+        };
+        counters.received();
+        match kind {
+            Some(Kind::Ping(ping)) => _ = outbox.send(Kind::Pong(ping).to_bytes()),
+            Some(Kind::Pong(ping)) => counters.round_trip(now_us(env).saturating_sub(ping.sent_us)),
+            Some(Kind::Refused(refused)) => return format!("the other node refuses the link: {}", refused.reason),
+            Some(Kind::Hello(_) | Kind::Proof(_)) => return "the other node repeated the handshake".to_owned(),
+            None => return "the other node sent an unknown frame".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The links of a node: one to each other node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+use tokio::sync::watch;
+
+use crate::handshake::{Identity, Peer, random_bytes};
+use crate::link::{Incoming, ping, run};
+use crate::outbox::Outbox;
+use crate::roster::{NodeIndex, Roster};
+use crate::status::{ClusterStatus, LinkCounters, LinkState, LinkStatus, NodeStatus};
+use crate::transport::Transport;
+
+/// Time that opening a link and its handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+
+/// Pause before a link is opened again, and the random time that is added to it, milliseconds.
+const RETRY_MS: (u64, u64) = (300, 300);
+
+/// Settings of a node.
+#[derive(Debug)]
+pub struct ClusterOptions {
+    /// The nodes.
+    pub roster: Roster,
+    /// The secret that all nodes have.
+    pub secret: Vec<u8>,
+    /// Bytes that may wait to be sent on a link. A link above it is closed.
+    pub outbox_bytes_max: u64,
+}
+
+/// The newest link to a node.
+#[derive(Default)]
+struct Newest {
+    incarnation: Bytes,
+    number: u64,
+    outbox: Option<Outbox>,
+}
+
+/// What the status shows of a node's link.
+struct Shown {
+    up: bool,
+    since: Duration,
+    established: u64,
+    error: Option<String>,
+}
+
+/// The links to one node, of which at most one is served at a time.
+struct Slot {
+    newest: Mutex<Newest>,
+    /// Held while a link is served, so that a link begins after the older one has ended.
+    serving: tokio::sync::Mutex<()>,
+    shown: Mutex<Shown>,
+    counters: LinkCounters,
+}
+
+struct Inner {
+    identity: Identity,
+    outbox_bytes_max: u64,
+    env: Env,
+    slots: Vec<Slot>,
+    /// Why a link was last refused.
+    refused: Mutex<String>,
+}
+
+/// The links of a node. Clones share them.
+#[derive(Clone)]
+pub struct Links(Arc<Inner>);
+
+impl Links {
+    /// A node without links. [`Links::start`] opens them.
+    pub fn new(options: ClusterOptions, env: Env) -> Self {
+        let since = env.now();
+        let slot = |_| Slot {
+            newest: Mutex::default(),
+            serving: tokio::sync::Mutex::default(),
+            shown: Mutex::new(Shown { up: false, since, established: 0, error: None }),
+            counters: LinkCounters::default(),
+        };
+        let slots = options.roster.nodes().map(slot).collect();
+        let identity = Identity { roster: options.roster, secret: options.secret, incarnation: random_bytes(&env) };
+        Self(Arc::new(Inner {
+            identity,
+            outbox_bytes_max: options.outbox_bytes_max,
+            env,
+            slots,
+            refused: Mutex::default(),
+        }))
+    }
+
+    /// The nodes.
+    pub fn roster(&self) -> &Roster {
+        &self.0.identity.roster
+    }
+
+    /// Opens the links to the nodes whose names are less than this one's; the others open theirs.
+    /// A lost link is opened again until `stop` is set; then all links are closed.
+    pub fn start(&self, transport: &Arc<dyn Transport>, stop: &watch::Receiver<bool>) {
+        let (roster, env) = (self.roster(), &self.0.env);
+        for node in roster.nodes().filter(|node| roster.name(*node) < roster.name(roster.own())) {
+            env.spawn_critical("cluster link", self.clone().keep_open(node, transport.clone(), stop.clone()));
+        }
+        let (links, mut stop) = (self.clone(), stop.clone());
+        env.spawn("cluster stop", async move {
+            let _ = stop.wait_for(|stop| *stop).await;
+            links.0.slots.iter().filter_map(|slot| slot.newest.lock().outbox.clone()).for_each(|outbox| outbox.close());
+        });
+    }
+
+    async fn keep_open(self, node: NodeIndex, transport: Arc<dyn Transport>, mut stop: watch::Receiver<bool>) {
+        let mut number = 0;
+        while !*stop.borrow() {
+            number += 1;
+            let why = self.open(node, number, &*transport).await;
+            self.failed(node, why);
+            let pause = RETRY_MS.0 + self.0.env.random_u64() % RETRY_MS.1;
+            tokio::select! {
+                () = self.0.env.sleep(Duration::from_millis(pause)) => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
+    /// Opens a link and serves it. Returns why it ended.
+    async fn open(&self, node: NodeIndex, number: u64, transport: &dyn Transport) -> String {
+        let Inner { identity, env, .. } = &*self.0;
+        let (outbox, frames) = Outbox::new(self.0.outbox_bytes_max);
+        let opened = async {
+            let incoming = transport.open(identity.roster.address(node), frames.boxed()).await?;
+            let mut incoming = Incoming::new(incoming);
+            let peer = identity.open(node, number, &mut incoming, &outbox, env).await?;
+            Ok((peer, incoming))
+        };
+        match env.timeout(HANDSHAKE, opened).await {
+            Some(Ok((peer, incoming))) => self.serve(peer, incoming, &outbox).await,
+            Some(Err(why)) => why,
+            None => format!("no answer within {} s", HANDSHAKE.as_secs()),
+        }
+    }
+
+    /// Answers a node that opens a link, and serves the link. Returns the frames to send to it; they
+    /// end with the link.
+    pub fn accept(&self, incoming: BoxStream<'static, Result<Bytes, String>>) -> BoxStream<'static, Bytes> {
+        let (outbox, frames) = Outbox::new(self.0.outbox_bytes_max);
+        let links = self.clone();
+        self.0.env.spawn_critical("cluster link", async move {
+            let Inner { identity, env, .. } = &*links.0;
+            let mut incoming = Incoming::new(incoming);
+            match env.timeout(HANDSHAKE, identity.answer(&mut incoming, &outbox, env)).await {
+                Some(Ok(peer)) => {
+                    let node = peer.node;
+                    let why = links.serve(peer, incoming, &outbox).await;
+                    links.failed(node, why);
+                }
+                Some(Err(why)) => links.refused(why),
+                None => tracing::debug!("cluster: a connection without a handshake is closed"),
+            }
+        });
+        frames.boxed()
+    }
+
+    /// Serves a link until it ends, and returns why it did.
+    async fn serve(&self, peer: Peer, mut incoming: Incoming, outbox: &Outbox) -> String {
+        let Inner { env, slots, .. } = &*self.0;
+        let slot = &slots[usize::from(peer.node.0)];
+        let older = {
+            let mut newest = slot.newest.lock();
+            if newest.incarnation == peer.incarnation && newest.number >= peer.number {
+                return "a newer link has replaced it".to_owned();
+            }
+            let Peer { incarnation, number, .. } = peer;
+            std::mem::replace(&mut *newest, Newest { incarnation, number, outbox: Some(outbox.clone()) })
+        };
+        if let Some(older) = older.outbox {
+            older.close();
+        }
+        // An older link is never read again.
+        let _serving = slot.serving.lock().await;
+        {
+            let mut shown = slot.shown.lock();
+            (shown.up, shown.since, shown.established) = (true, env.now(), shown.established + 1);
+            tracing::info!(node = self.roster().name(peer.node), "cluster: the link is up");
+            shown.error = None;
+        }
+        env.spawn("cluster ping", ping(env.clone(), outbox.clone()));
+        let why = run(env, &mut incoming, outbox, &slot.counters).await;
+        outbox.close();
+        let mut shown = slot.shown.lock();
+        (shown.up, shown.since) = (false, env.now());
+        why
+    }
+
+    /// Notes why there is no link, and logs it if it is news.
+    fn failed(&self, node: NodeIndex, why: String) {
+        let mut shown = self.0.slots[usize::from(node.0)].shown.lock();
+        if shown.error.as_ref() != Some(&why) {
+            tracing::warn!(node = self.roster().name(node), "cluster: the link is down: {why}");
+            shown.error = Some(why);
+        }
+    }
+
+    /// Logs why a node's link is refused, if it is news.
+    fn refused(&self, why: String) {
+        let mut last = self.0.refused.lock();
+        if *last != why {
+            tracing::warn!("cluster: a link is refused: {why}");
+            *last = why;
+        }
+    }
+
+    /// The state of all links.
+    pub fn status(&self) -> ClusterStatus {
+        let (roster, now) = (self.roster(), self.0.env.now());
+        let link = |node: NodeIndex| {
+            let slot = &self.0.slots[usize::from(node.0)];
+            let outbox_bytes = slot.newest.lock().outbox.as_ref().map_or(0, Outbox::bytes);
+            let shown = slot.shown.lock();
+            LinkStatus {
+                state: if shown.up { LinkState::Up } else { LinkState::Down },
+                since_s: now.saturating_sub(shown.since).as_secs(),
+                round_trip_us: slot.counters.round_trip_us(),
+                outbox_bytes: if shown.up { outbox_bytes } else { 0 },
+                established: shown.established,
+                frames_received: slot.counters.frames_received(),
+                error: shown.error.clone(),
+            }
+        };
+        let node = |node: NodeIndex| NodeStatus {
+            name: roster.name(node).to_owned(),
+            address: roster.address(node).to_owned(),
+            home: roster.homes().iter().any(|home| home == roster.name(node)),
+            link: (node != roster.own()).then(|| link(node)),
+        };
+        ClusterStatus {
+            name: roster.name(roster.own()).to_owned(),
+            outbox_bytes_max: self.0.outbox_bytes_max,
+            nodes: roster.nodes().map(node).collect(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The frames of a link that wait to be sent, bounded in bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use tokio::sync::{mpsc, watch};
+
+struct Shared {
+    bytes_max: u64,
+    bytes: AtomicU64,
+    /// True once the outbox is closed: nothing more is sent.
+    closed: watch::Sender<bool>,
+}
+
+/// The sending half. Clones share it.
+#[derive(Clone)]
+pub struct Outbox {
+    queue: mpsc::UnboundedSender<Bytes>,
+    shared: Arc<Shared>,
+}
+
+impl Outbox {
+    /// An outbox for `bytes_max` bytes, and its frames in order. The stream ends when the outbox
+    /// is closed.
+    pub fn new(bytes_max: u64) -> (Self, impl Stream<Item = Bytes> + Send + use<> + 'static) {
+        let (queue, frames) = mpsc::unbounded_channel::<Bytes>();
+        let shared = Arc::new(Shared { bytes_max, bytes: AtomicU64::new(0), closed: watch::Sender::new(false) });
+        let receiver = (frames, shared.clone(), shared.closed.subscribe());
+        let frames = stream::unfold(receiver, async |(mut frames, shared, mut closed)| {
+            let frame = tokio::select! {
+                biased;
+                _ = closed.wait_for(|closed| *closed) => None,
+                frame = frames.recv() => frame,
+            }?;
+            shared.bytes.fetch_sub(frame.len() as u64, Relaxed);
+            Some((frame, (frames, shared, closed)))
+        });
+        (Self { queue, shared }, frames)
+    }
+
+    /// Adds a frame. A full outbox is closed: a link never drops a frame and continues. Returns
+    /// whether the frame was added.
+    pub fn send(&self, frame: Bytes) -> bool {
+        let len = frame.len() as u64;
+        if self.shared.bytes.fetch_add(len, Relaxed) + len > self.shared.bytes_max {
+            self.close();
+        }
+        !*self.shared.closed.borrow() && self.queue.send(frame).is_ok()
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Relaxed)
+    }
+
+    /// Ends the link.
+    pub fn close(&self) {
+        self.shared.closed.send_replace(true);
+    }
+
+    /// Completes when the outbox is closed.
+    pub async fn closed(&self) {
+        // The sender is in `shared`, so this never fails.
+        let _ = self.shared.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    /// Whether it was closed because it was full.
+    pub fn is_overrun(&self) -> bool {
+        self.bytes() > self.shared.bytes_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_leave_in_order_and_a_full_outbox_is_closed() {
+        let (outbox, frames) = Outbox::new(10);
+        let mut frames = Box::pin(frames);
+        assert!(outbox.send(Bytes::from_static(b"one")) && outbox.send(Bytes::from_static(b"two")));
+        assert_eq!((frames.next().await, outbox.bytes()), (Some(Bytes::from_static(b"one")), 3));
+        assert!(outbox.send(Bytes::from_static(b"seven77")));
+        assert!(!outbox.is_overrun());
+        assert!(!outbox.send(Bytes::from_static(b"x")));
+        assert!(outbox.is_overrun());
+        outbox.closed().await;
+        assert_eq!(frames.next().await, None, "nothing is sent after a frame that was not");
+    }
+}

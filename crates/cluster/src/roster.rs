@@ -1,0 +1,183 @@
+//! The nodes of a cluster, and which of them is the home of a channel.
+
+use std::collections::HashSet;
+
+use sha2::{Digest, Sha256};
+use steadfast_flow::ring::Ring;
+
+/// Maximum length of a node's name, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A node and its address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Its name: 1 to 64 letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// Host and port of its links.
+    pub address: String,
+}
+
+/// A node's index in the list of nodes of this process. Other nodes may number them otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeIndex(pub u16);
+
+/// The nodes of a cluster.
+#[derive(Debug)]
+pub struct Roster {
+    nodes: Vec<NodeAddress>,
+    own: NodeIndex,
+    homes: Ring<NodeIndex>,
+    home_names: Vec<String>,
+    homes_hash: [u8; 32],
+}
+
+impl Roster {
+    /// Checks the lists. `own` is the name of this node, and `homes` names the homes in an order
+    /// that is the same on all nodes.
+    ///
+    /// # Errors
+    /// The first mistake, for operators.
+    pub fn new(own: &str, nodes: Vec<NodeAddress>, homes: &[String]) -> Result<Self, String> {
+        let mut names = HashSet::new();
+        for node in &nodes {
+            check_name(&node.name)?;
+            if !names.insert(&node.name) {
+                return Err(format!("there are two nodes of the name {:?}", node.name));
+            }
+            if !node
+                .address
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            {
+                return Err(format!("the node {}: {:?} is not an address: use HOST:PORT", node.name, node.address));
+            }
+        }
+        let index = |name: &str| nodes.iter().position(|node| node.name == name).map(|at| NodeIndex(at as u16));
+        if nodes.len() > usize::from(u16::MAX) {
+            return Err("there are too many nodes".to_owned());
+        }
+        let own = index(own).ok_or_else(|| format!("the name of this node, {own:?}, is not among the nodes"))?;
+        if homes.is_empty() {
+            return Err("name at least one home, because channels need one".to_owned());
+        }
+        let ring = Ring::new([]);
+        let mut hash = Sha256::new();
+        for home in homes {
+            let node = index(home).ok_or_else(|| format!("the home {home:?} is not among the nodes"))?;
+            // One after another, so that a home added to the end of the list moves only its share.
+            if !ring.join(node, 1) {
+                return Err(format!("the home {home:?} is named twice, or there are too many homes"));
+            }
+            hash.update((home.len() as u64).to_be_bytes());
+            hash.update(home);
+        }
+        Ok(Self { own, homes: ring, home_names: homes.to_vec(), homes_hash: hash.finalize().into(), nodes })
+    }
+
+    /// This node.
+    pub fn own(&self) -> NodeIndex {
+        self.own
+    }
+
+    /// The name of a node.
+    pub fn name(&self, node: NodeIndex) -> &str {
+        self.nodes.get(usize::from(node.0)).map_or("", |node| &node.name)
+    }
+
+    /// The address of a node's links.
+    pub fn address(&self, node: NodeIndex) -> &str {
+        self.nodes.get(usize::from(node.0)).map_or("", |node| &node.address)
+    }
+
+    /// A node by its name.
+    pub fn find(&self, name: &str) -> Option<NodeIndex> {
+        self.nodes.iter().position(|node| node.name == name).map(|at| NodeIndex(at as u16))
+    }
+
+    /// All nodes, this one included.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        (0..self.nodes.len() as u16).map(NodeIndex)
+    }
+
+    /// The names of the homes, in their order.
+    pub fn homes(&self) -> &[String] {
+        &self.home_names
+    }
+
+    /// The home of a channel. It takes no lock.
+    #[inline]
+    pub fn home(&self, channel: &str) -> NodeIndex {
+        self.homes.load().home(channel.as_bytes()).copied().unwrap_or(self.own)
+    }
+
+    /// A hash of the list of homes. Nodes with different lists would give one channel two homes.
+    pub(crate) fn homes_hash(&self) -> &[u8; 32] {
+        &self.homes_hash
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(allowed) {
+        return Err(format!(
+            "{name:?} is not a name for a node: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    pub(crate) fn nodes(names: &[&str]) -> Vec<NodeAddress> {
+        let node = |name: &&str| NodeAddress { name: (*name).to_owned(), address: format!("{name}.example:7000") };
+        names.iter().map(node).collect()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let good = || nodes(&["a", "b"]);
+        for (own, nodes, homes, expected) in [
+            ("c", good(), names(&["a"]), "\"c\", is not among the nodes"),
+            ("a", good(), names(&[]), "at least one home"),
+            ("a", good(), names(&["c"]), "home \"c\" is not among"),
+            ("a", good(), names(&["a", "a"]), "named twice"),
+            ("a", nodes(&["a", "a"]), names(&["a"]), "two nodes of the name"),
+            ("a", nodes(&["a", "b c"]), names(&["a"]), "not a name for a node"),
+            ("a", vec![NodeAddress { name: "a".into(), address: "a".into() }], names(&["a"]), "HOST:PORT"),
+        ] {
+            let error = Roster::new(own, nodes, &homes).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_nodes_find_the_same_home_and_a_further_home_takes_only_its_share() {
+        let two = Roster::new("a", nodes(&["a", "b", "front"]), &names(&["a", "b"])).expect("valid");
+        let same = Roster::new("front", nodes(&["front", "b", "a"]), &names(&["a", "b"])).expect("valid");
+        let three = Roster::new("a", nodes(&["a", "b", "c"]), &names(&["a", "b", "c"])).expect("valid");
+        assert_eq!(two.homes_hash(), same.homes_hash());
+        assert_ne!(two.homes_hash(), three.homes_hash());
+        assert_ne!(
+            two.homes_hash(),
+            Roster::new("a", nodes(&["a", "b"]), &names(&["b", "a"])).expect("valid").homes_hash()
+        );
+        let mut counts = HashMap::new();
+        for n in 0..30_000 {
+            let channel = format!("room:{n}");
+            let home = two.name(two.home(&channel));
+            assert_eq!(home, same.name(same.home(&channel)));
+            let later = three.name(three.home(&channel));
+            assert!(later == home || later == "c");
+            *counts.entry(later.to_owned()).or_insert(0) += 1;
+        }
+        assert!(counts.len() == 3 && counts.values().all(|count| (8_000..12_000).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Links over HTTP/2: each is one request whose body and answer are streams of frames, on a
+//! connection of its own.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{client, server};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use steadfast_flow::{BoxFuture, Env};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::links::Links;
+pub use crate::transport::pinned::PinnedTls;
+
+mod pinned;
+
+/// The path of links.
+const PATH: &str = "/link";
+
+/// Flow control window in each direction, bytes. A node that stops reading a link holds back at
+/// most this much, and the other node's outbox.
+const WINDOW: u32 = 4 << 20;
+
+/// Interval of pings of the connection, and timeout of their acknowledgement. They close the
+/// connection of a link that has ended, if the other machine has vanished.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
+
+/// Time in which a new connection must send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The bytes that arrive on a link.
+pub type Wire = BoxStream<'static, Result<Bytes, String>>;
+
+/// Opens connections to other nodes.
+pub trait Transport: Send + Sync {
+    /// Connects to `address`, sends `frames` and returns the bytes that arrive.
+    ///
+    /// # Errors
+    /// The node cannot be reached; the text is for operators.
+    fn open(&self, address: &str, frames: BoxStream<'static, Bytes>) -> BoxFuture<'static, Result<Wire, String>>;
+}
+
+/// Links over HTTP/2, with TLS if it is configured.
+pub struct HttpTransport {
+    env: Env,
+    tls: Option<PinnedTls>,
+}
+
+impl HttpTransport {
+    /// Connects from the runtime of `env`.
+    pub fn new(env: Env, tls: Option<PinnedTls>) -> Self {
+        Self { env, tls }
+    }
+}
+
+impl Transport for HttpTransport {
+    fn open(&self, address: &str, frames: BoxStream<'static, Bytes>) -> BoxFuture<'static, Result<Wire, String>> {
+        let (env, tls, address) = (self.env.clone(), self.tls.clone(), address.to_owned());
+        Box::pin(async move {
+            let tcp = TcpStream::connect(&address).await.map_err(|e| format!("cannot connect to {address}: {e}"))?;
+            tcp.set_nodelay(true).map_err(|e| e.to_string())?;
+            match tls {
+                None => request(tcp, &env, frames).await,
+                Some(tls) => request(tls.connect(tcp).await?, &env, frames).await,
+            }
+        })
+    }
+}
+
+/// Spawns the tasks of HTTP/2.
+#[derive(Clone)]
+struct Tasks(Env);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.0.spawn("cluster connection", task);
+    }
+}
+
+fn body(frames: BoxStream<'static, Bytes>) -> StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>> {
+    StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))).boxed())
+}
+
+fn bytes_of(body: Incoming) -> Wire {
+    let data = async |frame: Result<Frame<Bytes>, hyper::Error>| match frame {
+        Ok(frame) => frame.into_data().ok().map(Ok),
+        Err(e) => Some(Err(format!("the connection is lost: {e}"))),
+    };
+    BodyStream::new(body).filter_map(data).boxed()
+}
+
+async fn request<T>(io: T, env: &Env, frames: BoxStream<'static, Bytes>) -> Result<Wire, String>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = client::conn::http2::Builder::new(Tasks(env.clone()))
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .keep_alive_interval(KEEP_ALIVE.0)
+        .keep_alive_timeout(KEEP_ALIVE.1)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(io))
+        .await
+        .map_err(|e| format!("the handshake of HTTP/2 failed: {e}"))?;
+    env.spawn("cluster connection", async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "cluster: a connection ended");
+        }
+    });
+    let request = Request::post(format!("http://node{PATH}")).body(body(frames)).map_err(|e| e.to_string())?;
+    let answer = sender.send_request(request).await.map_err(|e| format!("the connection is lost: {e}"))?;
+    if answer.status() != StatusCode::OK {
+        return Err(format!("this address is no port for links: it answers {}", answer.status()));
+    }
+    // The connection ends with its last handle.
+    Ok(bytes_of(answer.into_body()).map(move |bytes| (&sender, bytes).1).boxed())
+}
+
+/// The port for links of other nodes.
+#[derive(Clone)]
+pub struct ClusterDoor {
+    links: Links,
+    env: Env,
+}
+
+impl ClusterDoor {
+    /// A port that hands links to `links`.
+    pub fn new(links: Links, env: Env) -> Self {
+        Self { links, env }
+    }
+
+    /// Serves one connection, with one link, until it ends or `stop` completes.
+    pub async fn serve<T>(&self, io: T, stop: impl Future<Output = ()> + Send + 'static)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (requested, mut began) = watch::channel(false);
+        let (links, requested) = (self.links.clone(), Arc::new(requested));
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (links, requested) = (links.clone(), requested.clone());
+            async move {
+                let is_link = request.method() == Method::POST && request.uri().path() == PATH;
+                // One link for each connection.
+                if !is_link || requested.send_replace(true) {
+                    let mut refused = Response::new(http_body_util::Empty::new().boxed_unsync());
+                    *refused.status_mut() = StatusCode::NOT_FOUND;
+                    return Ok::<_, Infallible>(refused);
+                }
+                let frames = links.accept(bytes_of(request.into_body()));
+                Ok(Response::new(body(frames).boxed_unsync()))
+            }
+        });
+        let connection = server::conn::http2::Builder::new(Tasks(self.env.clone()))
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(1)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .keep_alive_interval(KEEP_ALIVE.0)
+            .keep_alive_timeout(KEEP_ALIVE.1)
+            .serve_connection(TokioIo::new(io), service);
+        let (mut connection, mut stop) = (pin!(connection), pin!(stop));
+        let late = async {
+            if self.env.timeout(REQUEST_TIMEOUT, began.wait_for(|began| *began)).await.is_some() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "cluster: a connection ended");
+                }
+            }
+            () = &mut stop => {}
+            () = late => tracing::debug!("cluster: a connection without a request is closed"),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Handshakes, and what ends a link.
+
+use std::time::Duration;
+
+use steadfast_flow::Env;
+
+use crate::hub::{Hub, Node, roster, until};
+
+const BOTH: [&str; 2] = ["a", "b"];
+
+async fn pair(hub: &Hub) -> (Node, Node) {
+    let (a, b) = (hub.start(roster("a", &BOTH, &["a"])), hub.start(roster("b", &BOTH, &["a"])));
+    until(|| a.is_up("b") && b.is_up("a")).await;
+    (a, b)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_comes_up_at_both_ends_and_is_measured() {
+    let (a, b) = pair(&Hub::default()).await;
+    until(|| a.link("b").round_trip_us.is_some() && b.link("a").round_trip_us.is_some()).await;
+    assert_eq!((a.link("b").established, b.link("a").established), (1, 1));
+    assert_eq!(a.link("b").error, None);
+    assert!(a.links.status().nodes[0].home && !a.links.status().nodes[1].home);
+    Env::tokio().sleep(Duration::from_secs(60)).await;
+    assert!(a.is_up("b") && a.link("b").frames_received >= 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_do_not_belong_together_are_refused_and_named() {
+    let three = ["a", "b", "c"];
+    for (b, secret, expected) in [
+        (roster("b", &three, &["b"]), "secret", "the node \"a\" has another list of homes"),
+        (roster("b", &three, &["a"]), "other", "has another secret"),
+        (roster("c", &three, &["a"]), "secret", "the node \"c\" is not in the list of nodes"),
+    ] {
+        let hub = Hub::default();
+        let a = hub.start(roster("a", &BOTH, &["a"]));
+        let name = b.name(b.own()).to_owned();
+        let b = hub.start_with(b, secret);
+        until(|| b.link("a").error.is_some_and(|why| why.contains(expected))).await;
+        assert!(!b.is_up("a") && b.link("a").established == 0 && a.link("b").established == 0, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocked_direction_is_found_within_four_seconds_and_heals() {
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let hub = Hub::default();
+        let (a, b) = pair(&hub).await;
+        hub.block(from, to);
+        let found = until(|| !a.is_up("b") && !b.is_up("a")).await;
+        assert!(found < Duration::from_secs(4), "{found:?}");
+        hub.heal();
+        until(|| a.is_up("b") && b.is_up("a")).await;
+        assert_eq!((a.link("b").established, b.link("a").established), (2, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_node_replaces_its_old_link() {
+    let hub = Hub::default();
+    let (a, old) = pair(&hub).await;
+    // The old process hangs: it neither sends nor closes anything.
+    hub.block("b", "a");
+    hub.block("a", "b");
+    old.stop();
+    hub.heal();
+    let new = hub.start(roster("b", &BOTH, &["a"]));
+    until(|| new.is_up("a") && a.link("b").established == 2).await;
+    assert!(a.is_up("b") && !old.is_up("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_closes_all_links() {
+    let hub = Hub::default();
+    let (a, b) = pair(&hub).await;
+    b.stop();
+    until(|| !a.is_up("b") && !b.is_up("a")).await;
+    assert_eq!(a.link("b").error.as_deref(), Some("the other node closed the link"));
+}

@@ -1,0 +1,5 @@
+//! Links between nodes of one process, over a network in memory or over loopback.
+
+mod hub;
+mod links;
+mod sockets;

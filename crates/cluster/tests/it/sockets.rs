@@ -1,0 +1,92 @@
+//! Links over HTTP/2 on loopback, with and without TLS.
+
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use steadfast_cluster::{
+    ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls, Roster, Transport,
+};
+use steadfast_flow::Env;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::hub::until;
+
+/// Certificates of two clusters, made with
+/// `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 36500 -subj /CN=c`.
+const PEMS: [&str; 2] = [include_str!("one.pem"), include_str!("two.pem")];
+
+fn tls(pem: &str) -> PinnedTls {
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
+    PinnedTls::new(vec![certificate], key).expect("a pair")
+}
+
+async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tls: Option<PinnedTls>) -> Links {
+    let env = Env::tokio();
+    let roster = Roster::new(own, nodes.to_vec(), &["a".to_owned()]).expect("a roster");
+    let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: 1 << 20 };
+    let links = Links::new(options, env.clone());
+    let door = ClusterDoor::new(links.clone(), env.clone());
+    let [listener] = listeners;
+    let accepting = tls.clone();
+    env.clone().spawn("accept", async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (door, tls) = (door.clone(), accepting.clone());
+            env.spawn("serve", async move {
+                match tls {
+                    None => door.serve(socket, std::future::pending()).await,
+                    Some(tls) => {
+                        if let Ok(io) = tls.acceptor().accept(socket).await {
+                            door.serve(io, std::future::pending()).await;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let transport: Arc<dyn Transport> = Arc::new(HttpTransport::new(Env::tokio(), tls));
+    let (stop, stopped) = watch::channel(false);
+    links.start(&transport, &stopped);
+    // The links stay open as long as the test runs.
+    std::mem::forget(stop);
+    links
+}
+
+async fn pair(tls: [Option<PinnedTls>; 2]) -> (Links, Links) {
+    let listeners = [
+        TcpListener::bind("127.0.0.1:0").await.expect("a port"),
+        TcpListener::bind("127.0.0.1:0").await.expect("a port"),
+    ];
+    let node = |name: &str, listener: &TcpListener| NodeAddress {
+        name: name.to_owned(),
+        address: listener.local_addr().expect("bound").to_string(),
+    };
+    let nodes = [node("a", &listeners[0]), node("b", &listeners[1])];
+    let ([first, second], [tls_a, tls_b]) = (listeners, tls);
+    (start("a", [first], &nodes, tls_a).await, start("b", [second], &nodes, tls_b).await)
+}
+
+fn is_up(links: &Links) -> bool {
+    links.status().nodes.into_iter().filter_map(|node| node.link).all(|link| link.state == LinkState::Up)
+}
+
+#[tokio::test]
+async fn links_come_up_with_and_without_tls() {
+    for tls in [[None, None], [Some(tls(PEMS[0])), Some(tls(PEMS[0]))]] {
+        let (a, b) = pair(tls).await;
+        until(|| is_up(&a) && is_up(&b)).await;
+        let measured = || b.status().nodes[0].link.as_ref().is_some_and(|link| link.round_trip_us.is_some());
+        until(measured).await;
+    }
+}
+
+#[tokio::test]
+async fn another_certificate_is_refused() {
+    for other in [Some(tls(PEMS[1])), None] {
+        let (a, b) = pair([Some(tls(PEMS[0])), other]).await;
+        until(|| b.status().nodes[0].link.as_ref().is_some_and(|link| link.error.is_some())).await;
+        assert!(!is_up(&a) && !is_up(&b));
+    }
+}

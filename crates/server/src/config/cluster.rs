@@ -1,0 +1,168 @@
+//! The nodes of a cluster.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use steadfast_cluster::{NodeAddress, Roster};
+use toml::de::DeValue;
+
+use super::error::nearest;
+use super::kinds::read_list;
+use super::setting::{Input, Setting};
+use super::settings::ClusterSection;
+
+/// All nodes: tables in a file. As text, NAME=HOST:PORT separated by commas, or the list of tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterNodes(pub Vec<NodeAddress>);
+
+const EXPECTED: &str = "a list of nodes such as [{ name = \"a\", address = \"10.0.0.1:8002\" }]";
+const KEYS: [&str; 2] = ["name", "address"];
+
+/// Minimum length of the secret, in bytes.
+const SECRET_BYTES_MIN: usize = 16;
+
+fn from_text(text: &str) -> Result<NodeAddress, String> {
+    let (name, address) = text.split_once('=').ok_or_else(|| format!("{text:?}: expected NAME=HOST:PORT"))?;
+    Ok(NodeAddress { name: name.trim().to_owned(), address: address.trim().to_owned() })
+}
+
+fn from_value(value: &DeValue<'_>) -> Result<NodeAddress, String> {
+    let table = match value {
+        DeValue::String(text) => return from_text(text),
+        DeValue::Table(table) => table,
+        _ => return Err(format!("expected {EXPECTED}")),
+    };
+    let mut node = NodeAddress { name: String::new(), address: String::new() };
+    for (key, value) in table {
+        let field = match key.get_ref().as_ref() {
+            "name" => &mut node.name,
+            "address" => &mut node.address,
+            other => {
+                let near = nearest(other, KEYS).map(|near| format!(": did you mean `{near}`?"));
+                let near = near.unwrap_or_else(|| format!("; it has {}", KEYS.join(", ")));
+                return Err(format!("a node has no `{other}`{near}"));
+            }
+        };
+        *field = String::read(Input::Value(value.get_ref()))?;
+    }
+    Ok(node)
+}
+
+impl Setting for ClusterNodes {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        read_list(input, EXPECTED, from_text, from_value).map(Self)
+    }
+
+    fn to_toml(&self) -> String {
+        let node = |node: &NodeAddress| {
+            format!("{{ name = {}, address = {} }}", node.name.to_toml(), node.address.to_toml())
+        };
+        format!("[{}]", self.0.iter().map(node).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl ClusterSection {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Some(roster) = self.roster()? else { return Ok(()) };
+        if self.secret.0.is_empty() && self.secret_file.is_none() {
+            return Err("cluster.secret: set the secret that all nodes share, or cluster.secret_file".to_owned());
+        }
+        if !self.secret.0.is_empty() {
+            if self.secret_file.is_some() {
+                return Err("give one of cluster.secret and cluster.secret_file".to_owned());
+            }
+            check_secret(&self.secret.0).map_err(|e| format!("cluster.secret: {e}"))?;
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err("TLS between nodes needs both cluster.certificate and cluster.key".to_owned());
+        }
+        self.listen_address(&roster).map(|_| ())
+    }
+
+    /// The nodes; `None` without a cluster.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn roster(&self) -> Result<Option<Roster>, String> {
+        if self.name.is_empty() {
+            return match self.nodes.0.is_empty() {
+                true => Ok(None),
+                false => Err("cluster.name: set the name of this node".to_owned()),
+            };
+        }
+        let roster = Roster::new(&self.name, self.nodes.0.clone(), &self.homes.0);
+        roster.map(Some).map_err(|e| format!("cluster: {e}"))
+    }
+
+    /// The address to listen on.
+    ///
+    /// # Errors
+    /// The port of this node's address is none to listen on.
+    pub fn listen_address(&self, roster: &Roster) -> Result<SocketAddr, String> {
+        if let Some(listen) = self.listen {
+            return Ok(listen);
+        }
+        let address = roster.address(roster.own());
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).filter(|port| *port != 0);
+        let port = port.ok_or_else(|| format!("cluster.nodes: the address {address} of this node needs a port"))?;
+        Ok((Ipv4Addr::UNSPECIFIED, port).into())
+    }
+
+    /// The secret.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the secret is too short.
+    pub fn read_secret(&self) -> Result<Vec<u8>, String> {
+        let Some(file) = &self.secret_file else { return Ok(self.secret.0.clone().into_bytes()) };
+        let shown = file.display();
+        let text = std::fs::read_to_string(file).map_err(|e| format!("cluster.secret_file: {shown}: {e}"))?;
+        check_secret(text.trim()).map_err(|e| format!("cluster.secret_file: {shown}: {e}"))?;
+        Ok(text.trim().into())
+    }
+}
+
+fn check_secret(secret: &str) -> Result<(), String> {
+    if secret.len() < SECRET_BYTES_MIN {
+        return Err(format!("it has {} characters: use at least {SECRET_BYTES_MIN}", secret.len()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::parse;
+
+    const GOOD: &str = "[cluster]\nname = \"a\"\nsecret = \"0123456789abcdef\"\nhomes = [\"a\"]\n\
+                        nodes = [{ name = \"a\", address = \"10.0.0.1:8002\" }, \"b=node-b:8002\"]\n";
+
+    #[test]
+    fn nodes_are_read_and_written() {
+        let config = parse(GOOD).expect("valid");
+        assert_eq!(config.cluster.nodes.0[1].address, "node-b:8002");
+        let printed = config.to_toml().replace("secret = \"(not shown)\"", "secret = \"0123456789abcdef\"");
+        assert_eq!(parse(&printed).expect("valid").cluster, config.cluster);
+        let roster = config.cluster.roster().expect("valid").expect("a cluster");
+        let listen = config.cluster.listen_address(&roster).expect("a port");
+        assert_eq!(listen.to_string(), "0.0.0.0:8002");
+        assert!(parse("").expect("valid").cluster.roster().expect("valid").is_none());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, expected) in [
+            (GOOD.replace("name = \"a\"\n", ""), "cluster.name"),
+            (GOOD.replace("0123456789abcdef", "short"), "at least 16"),
+            (GOOD.replace("secret = \"0123456789abcdef\"\n", ""), "cluster.secret"),
+            (GOOD.replace("homes = [\"a\"]", "homes = [\"c\"]"), "\"c\" is not among the nodes"),
+            (GOOD.replace("address =", "adress ="), "did you mean `address`?"),
+            (format!("{GOOD}certificate = \"c.pem\"\n"), "needs both"),
+            (format!("{GOOD}secret_file = \"s\"\n"), "give one of"),
+        ] {
+            let error = parse(&text).expect_err(&text).to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
