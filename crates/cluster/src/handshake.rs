@@ -31,6 +31,20 @@ pub(crate) struct Peer {
     pub(crate) number: u64,
 }
 
+/// Why a link of another node is refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// The node, once it has proved that it has the secret.
+    pub(crate) node: Option<NodeIndex>,
+    pub(crate) why: String,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { node: None, why }
+    }
+}
+
 /// Which of the two nodes made a proof, so that it cannot be sent back.
 #[derive(Clone, Copy)]
 enum Role {
@@ -121,7 +135,7 @@ impl Identity {
     }
 
     /// Answers a node that opens a link. A refusal is sent to it.
-    pub(crate) async fn answer(&self, incoming: &mut Incoming, outbox: &Outbox, env: &Env) -> Result<Peer, String> {
+    pub(crate) async fn answer(&self, incoming: &mut Incoming, outbox: &Outbox, env: &Env) -> Result<Peer, Refusal> {
         let refuse = |reason: String| {
             outbox.send(Kind::Refused(Refused { reason: reason.clone() }).to_bytes());
             reason
@@ -133,12 +147,12 @@ impl Identity {
         answering.proof = Bytes::copy_from_slice(&proof);
         outbox.send(Kind::Hello(answering.clone()).to_bytes());
         let Some(Kind::Proof(Proof { proof })) = incoming.frame().await?.kind else {
-            return Err(format!("the node {:?} sent no proof", opening.node));
+            return Err(format!("the node {:?} sent no proof", opening.node).into());
         };
         self.mac(Role::Opening, &opening, &answering)
             .verify_slice(&proof)
             .map_err(|_| refuse(format!("the node {:?} has another secret", opening.node)))?;
-        self.check_homes(&opening).map_err(refuse)?;
+        self.check_homes(&opening).map_err(|why| Refusal { node: Some(node), why: refuse(why) })?;
         Ok(Peer { node, incarnation: opening.incarnation, number: opening.number })
     }
 }

@@ -1,13 +1,14 @@
 //! The nodes of a cluster: the links between them, and the home of each channel.
 //!
 //! Every node has one link to every other node. A link is a stream of frames in each direction,
-//! first in, first out ([`frame`]). It begins with a handshake ([`handshake`]) and ends when either
-//! side closes it, when nothing arrives for three seconds, or when its outbox is full ([`outbox`]).
+//! first in, first out ([`frame`]). It begins with a handshake (`handshake`) and ends when either
+//! side closes it, when nothing arrives for three seconds, or when its outbox is full (`outbox`).
 //! It never loses or repeats a frame in its middle.
 //!
 //! The list of homes is configuration and equal on all nodes ([`Roster`]). A channel's home follows
 //! from its name and that list.
 
+mod door;
 pub mod frame;
 mod handshake;
 mod link;
@@ -17,7 +18,8 @@ mod roster;
 mod status;
 mod transport;
 
+pub use door::ClusterDoor;
 pub use links::{ClusterOptions, Links};
 pub use roster::{NodeAddress, NodeIndex, Roster};
 pub use status::{ClusterStatus, LinkState, LinkStatus, NodeStatus};
-pub use transport::{ClusterDoor, HttpTransport, PinnedTls, Transport, Wire};
+pub use transport::{HttpTransport, PinnedTls, Transport, Wire};

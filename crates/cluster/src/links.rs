@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use steadfast_flow::Env;
 use tokio::sync::watch;
 
-use crate::handshake::{Identity, Peer, random_bytes};
+use crate::handshake::{Identity, Peer, Refusal, random_bytes};
 use crate::link::{Incoming, ping, run};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
@@ -143,8 +143,8 @@ impl Links {
         }
     }
 
-    /// Answers a node that opens a link, and serves the link. Returns the frames to send to it; they
-    /// end with the link.
+    /// Answers a node that opens a link, and serves the link. Returns the frames to send to it;
+    /// they end with the link.
     pub fn accept(&self, incoming: BoxStream<'static, Result<Bytes, String>>) -> BoxStream<'static, Bytes> {
         let (outbox, frames) = Outbox::new(self.0.outbox_bytes_max);
         let links = self.clone();
@@ -157,7 +157,8 @@ impl Links {
                     let why = links.serve(peer, incoming, &outbox).await;
                     links.failed(node, why);
                 }
-                Some(Err(why)) => links.refused(why),
+                Some(Err(Refusal { node: Some(node), why })) => links.failed(node, why),
+                Some(Err(Refusal { node: None, why })) => links.refused(why),
                 None => tracing::debug!("cluster: a connection without a handshake is closed"),
             }
         });
@@ -198,7 +199,8 @@ impl Links {
     /// Notes why there is no link, and logs it if it is news.
     fn failed(&self, node: NodeIndex, why: String) {
         let mut shown = self.0.slots[usize::from(node.0)].shown.lock();
-        if shown.error.as_ref() != Some(&why) {
+        // A further link of a node that has one already fails alone.
+        if !shown.up && shown.error.as_ref() != Some(&why) {
             tracing::warn!(node = self.roster().name(node), "cluster: the link is down: {why}");
             shown.error = Some(why);
         }

@@ -3,43 +3,35 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, StatusCode};
 use http_body::Frame;
-use http_body_util::{BodyExt, BodyStream, StreamBody};
+use http_body_util::{BodyStream, StreamBody};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{client, server};
+use hyper::client;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use steadfast_flow::{BoxFuture, Env};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 
-use crate::links::Links;
 pub use crate::transport::pinned::PinnedTls;
 
 mod pinned;
 
 /// The path of links.
-const PATH: &str = "/link";
+pub(crate) const PATH: &str = "/link";
 
 /// Flow control window in each direction, bytes. A node that stops reading a link holds back at
 /// most this much, and the other node's outbox.
-const WINDOW: u32 = 4 << 20;
+pub(crate) const WINDOW: u32 = 4 << 20;
 
 /// Interval of pings of the connection, and timeout of their acknowledgement. They close the
 /// connection of a link that has ended, if the other machine has vanished.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
-
-/// Time in which a new connection must send its request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
 
 /// The bytes that arrive on a link.
 pub type Wire = BoxStream<'static, Result<Bytes, String>>;
@@ -82,7 +74,7 @@ impl Transport for HttpTransport {
 
 /// Spawns the tasks of HTTP/2.
 #[derive(Clone)]
-struct Tasks(Env);
+pub(crate) struct Tasks(pub(crate) Env);
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     fn execute(&self, task: F) {
@@ -90,11 +82,15 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     }
 }
 
-fn body(frames: BoxStream<'static, Bytes>) -> StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>> {
+/// The body of a request or an answer that sends `frames`.
+pub(crate) fn body(
+    frames: BoxStream<'static, Bytes>,
+) -> StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>> {
     StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))).boxed())
 }
 
-fn bytes_of(body: Incoming) -> Wire {
+/// The bytes that arrive in a body.
+pub(crate) fn bytes_of(body: Incoming) -> Wire {
     let data = async |frame: Result<Frame<Bytes>, hyper::Error>| match frame {
         Ok(frame) => frame.into_data().ok().map(Ok),
         Err(e) => Some(Err(format!("the connection is lost: {e}"))),
@@ -128,64 +124,4 @@ where
     }
     // The connection ends with its last handle.
     Ok(bytes_of(answer.into_body()).map(move |bytes| (&sender, bytes).1).boxed())
-}
-
-/// The port for links of other nodes.
-#[derive(Clone)]
-pub struct ClusterDoor {
-    links: Links,
-    env: Env,
-}
-
-impl ClusterDoor {
-    /// A port that hands links to `links`.
-    pub fn new(links: Links, env: Env) -> Self {
-        Self { links, env }
-    }
-
-    /// Serves one connection, with one link, until it ends or `stop` completes.
-    pub async fn serve<T>(&self, io: T, stop: impl Future<Output = ()> + Send + 'static)
-    where
-        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let (requested, mut began) = watch::channel(false);
-        let (links, requested) = (self.links.clone(), Arc::new(requested));
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (links, requested) = (links.clone(), requested.clone());
-            async move {
-                let is_link = request.method() == Method::POST && request.uri().path() == PATH;
-                // One link for each connection.
-                if !is_link || requested.send_replace(true) {
-                    let mut refused = Response::new(http_body_util::Empty::new().boxed_unsync());
-                    *refused.status_mut() = StatusCode::NOT_FOUND;
-                    return Ok::<_, Infallible>(refused);
-                }
-                let frames = links.accept(bytes_of(request.into_body()));
-                Ok(Response::new(body(frames).boxed_unsync()))
-            }
-        });
-        let connection = server::conn::http2::Builder::new(Tasks(self.env.clone()))
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(1)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .keep_alive_interval(KEEP_ALIVE.0)
-            .keep_alive_timeout(KEEP_ALIVE.1)
-            .serve_connection(TokioIo::new(io), service);
-        let (mut connection, mut stop) = (pin!(connection), pin!(stop));
-        let late = async {
-            if self.env.timeout(REQUEST_TIMEOUT, began.wait_for(|began| *began)).await.is_some() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            ended = &mut connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "cluster: a connection ended");
-                }
-            }
-            () = &mut stop => {}
-            () = late => tracing::debug!("cluster: a connection without a request is closed"),
-        }
-    }
 }

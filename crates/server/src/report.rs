@@ -1,5 +1,6 @@
 //! The status of a server as a table.
 
+mod cluster;
 mod edge;
 mod table;
 

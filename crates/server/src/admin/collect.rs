@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
 use super::table::{Kind, Metric, TABLE};
-use super::{Source, block, edge, labels, legs, live, superdisk, webhooks};
+use super::{Source, block, cluster, edge, labels, legs, live, superdisk, webhooks};
 
 /// Adds the status of `source` to a registry.
 pub struct StatusCollector {
@@ -54,6 +54,7 @@ impl Collector for StatusCollector {
         live::encode(&mut encoder, &status)?;
         webhooks::encode(&mut encoder, &status)?;
         edge::encode(&mut encoder, &status)?;
+        cluster::encode(&mut encoder, &status)?;
         labels::encode(&mut encoder, &status["slow_requests"], &[SLOW], &[("door", "door")])?;
         bounds(&mut encoder, &status)
     }

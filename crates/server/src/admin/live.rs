@@ -52,6 +52,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::cluster::OF_LINKS;
     use crate::admin::collect::testing::metrics;
     use crate::admin::edge::OF_EDGE_BUCKETS;
     use crate::admin::table::TABLE;
@@ -87,7 +88,8 @@ mod tests {
         let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
         names.push(SESSIONS.0);
         names.extend(BY_CODE.iter().map(|(_, name, _)| *name));
-        names.extend(OF_PROXIES.iter().chain(&OF_WEBHOOKS).chain(&OF_EDGE_BUCKETS).map(|(_, name, ..)| *name));
+        let labelled = OF_PROXIES.iter().chain(&OF_WEBHOOKS).chain(&OF_EDGE_BUCKETS).chain(&OF_LINKS);
+        names.extend(labelled.map(|(_, name, ..)| *name));
         let all = names.len();
         names.sort_unstable();
         names.dedup();

@@ -2,6 +2,7 @@
 //! status require it.
 
 pub mod block;
+pub mod cluster;
 pub mod collect;
 pub mod edge;
 mod labels;

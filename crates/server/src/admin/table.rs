@@ -172,6 +172,7 @@ pub const TABLE: &[Metric] = &[
     metric("/store/log/chunks", "log_chunks", Counter, "Chunks of large bodies written"),
     metric("/store/log/chunk_bytes", "log_chunk_bytes", Counter, "Bytes of these chunks"),
     metric("/store/log/group_size", "log_group_size", Histogram, "Batches in a frame"),
+    metric("/cluster/outbox_bytes_max", "cluster_outbox_limit_bytes", Gauge, "Limit of the bytes that wait for a node"),
     metric("/edge/fill_us", "edge_fill_seconds", SecondsHistogram, "Time from the first request to the stored object"),
     metric("/store/log/flush_us", "log_flush_seconds", SecondsHistogram, "Duration of a frame's write and flush"),
     metric("/store/log/pending_bytes", "log_pending_bytes", Gauge, "Bytes accepted and not yet on disk"),

@@ -4,6 +4,7 @@
 mod print;
 
 mod block;
+mod cluster;
 mod disk;
 mod edge;
 mod format;
@@ -67,6 +68,8 @@ enum CliCommand {
     Scrub(scrub::ScrubArgs),
     /// Purge what buckets with an origin have fetched.
     Edge(edge::EdgeArgs),
+    /// In preparation: print the home of a channel in a cluster.
+    Cluster(cluster::ClusterArgs),
     /// Show, skip, purge and retry the queued events and dead letters of webhooks.
     Webhook(webhook::WebhookArgs),
 }
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         CliCommand::Snapshot(args) => snapshot::run(args),
         CliCommand::Scrub(args) => scrub::run(&args),
         CliCommand::Edge(args) => edge::run(args),
+        CliCommand::Cluster(args) => cluster::run(args),
         CliCommand::Webhook(args) => webhook::run(args),
     };
     match done {

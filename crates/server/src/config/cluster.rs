@@ -1,18 +1,22 @@
 //! The nodes of a cluster.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use steadfast_cluster::{NodeAddress, Roster};
 use toml::de::DeValue;
 
 use super::error::nearest;
 use super::kinds::read_list;
-use super::setting::{Input, Setting};
+use super::setting::{Input, Setting, list};
 use super::settings::ClusterSection;
 
 /// All nodes: tables in a file. As text, NAME=HOST:PORT separated by commas, or the list of tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterNodes(pub Vec<NodeAddress>);
+
+/// The names of the homes, in their order: a list in a file, separated by commas as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterHomes(pub Vec<String>);
 
 const EXPECTED: &str = "a list of nodes such as [{ name = \"a\", address = \"10.0.0.1:8002\" }]";
 const KEYS: [&str; 2] = ["name", "address"];
@@ -53,10 +57,20 @@ impl Setting for ClusterNodes {
     }
 
     fn to_toml(&self) -> String {
-        let node = |node: &NodeAddress| {
-            format!("{{ name = {}, address = {} }}", node.name.to_toml(), node.address.to_toml())
-        };
+        let node =
+            |node: &NodeAddress| format!("{{ name = {}, address = {} }}", node.name.to_toml(), node.address.to_toml());
         format!("[{}]", self.0.iter().map(node).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Setting for ClusterHomes {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        let names = list(&input, "a list of names of nodes such as [\"a\", \"b\"]")?;
+        Ok(Self(names.into_iter().map(str::to_owned).collect()))
+    }
+
+    fn to_toml(&self) -> String {
+        format!("[{}]", self.0.iter().map(Setting::to_toml).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -88,7 +102,7 @@ impl ClusterSection {
     /// The first mistake.
     pub fn roster(&self) -> Result<Option<Roster>, String> {
         if self.name.is_empty() {
-            return match self.nodes.0.is_empty() {
+            return match self.nodes.0.is_empty() && self.homes.0.is_empty() {
                 true => Ok(None),
                 false => Err("cluster.name: set the name of this node".to_owned()),
             };
@@ -106,9 +120,13 @@ impl ClusterSection {
             return Ok(listen);
         }
         let address = roster.address(roster.own());
+        let all = match address.starts_with('[') {
+            true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).filter(|port| *port != 0);
         let port = port.ok_or_else(|| format!("cluster.nodes: the address {address} of this node needs a port"))?;
-        Ok((Ipv4Addr::UNSPECIFIED, port).into())
+        Ok((all, port).into())
     }
 
     /// The secret.
@@ -147,7 +165,32 @@ mod tests {
         let roster = config.cluster.roster().expect("valid").expect("a cluster");
         let listen = config.cluster.listen_address(&roster).expect("a port");
         assert_eq!(listen.to_string(), "0.0.0.0:8002");
+        let listen_of = |text: &str| {
+            let config = parse(text).expect("valid").cluster;
+            config.listen_address(&config.roster().expect("valid").expect("a cluster")).expect("a port").to_string()
+        };
+        assert_eq!(listen_of(&GOOD.replace("10.0.0.1:", "[fd00::1]:")), "[::]:8002");
+        assert_eq!(listen_of(&format!("{GOOD}listen = \"10.0.0.1:9\"\n")), "10.0.0.1:9");
         assert!(parse("").expect("valid").cluster.roster().expect("valid").is_none());
+    }
+
+    #[test]
+    fn names_keep_their_case() {
+        let text = GOOD.replace("\"a\"", "\"Node-A\"");
+        assert_eq!(parse(&text).expect("valid").cluster.homes.0, ["Node-A"]);
+    }
+
+    #[test]
+    fn the_secret_may_be_in_a_file() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text =
+            GOOD.replace("secret = \"0123456789abcdef\"", &format!("secret_file = \"{}\"", file.path().display()));
+        let config = parse(&text).expect("valid").cluster;
+        assert!(config.read_secret().expect_err("empty").contains("at least 16"));
+        std::fs::write(file.path(), "fedcba9876543210\n").expect("written");
+        assert_eq!(config.read_secret().expect("read"), b"fedcba9876543210");
+        file.close().expect("removed");
+        assert!(config.read_secret().expect_err("missing").contains("cluster.secret_file"));
     }
 
     #[test]
@@ -158,6 +201,14 @@ mod tests {
             (GOOD.replace("secret = \"0123456789abcdef\"\n", ""), "cluster.secret"),
             (GOOD.replace("homes = [\"a\"]", "homes = [\"c\"]"), "\"c\" is not among the nodes"),
             (GOOD.replace("address =", "adress ="), "did you mean `address`?"),
+            (GOOD.replace("name = \"a\"\nsecret", "name = \"c\"\nsecret"), "\"c\", is not among the nodes"),
+            (GOOD.replace("homes = [\"a\"]", ""), "at least one home"),
+            (GOOD.replace("b=node-b:8002", "b"), "NAME=HOST:PORT"),
+            (GOOD.replace("b=node-b:8002", "a=node-b:8002"), "two nodes of the name"),
+            (GOOD.replace("10.0.0.1:8002", "10.0.0.1"), "HOST:PORT"),
+            (GOOD.replace("10.0.0.1:8002", "10.0.0.1:0"), "needs a port"),
+            ("[cluster]\nhomes = [\"a\"]\n".to_owned(), "cluster.name"),
+            (format!("{GOOD}outbox = \"1 KiB\"\n"), "outbox"),
             (format!("{GOOD}certificate = \"c.pem\"\n"), "needs both"),
             (format!("{GOOD}secret_file = \"s\"\n"), "give one of"),
         ] {

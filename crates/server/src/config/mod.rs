@@ -6,6 +6,7 @@
 
 pub(crate) mod added_disks;
 mod block;
+mod cluster;
 mod disks;
 mod edge;
 mod error;
@@ -24,6 +25,7 @@ use steadfast_disk::FAST_DISKS_MAX;
 use toml::de::{DeTable, DeValue};
 
 pub use block::{BlockSpec, check_name as check_block_name};
+pub use cluster::{ClusterHomes, ClusterNodes};
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use edge::{EdgeBucketSpec, EdgeBuckets};
 pub use error::{ConfigError, nearest};
@@ -36,8 +38,8 @@ pub use webhooks::{Webhook, Webhooks};
 pub use window::TimeOfDay;
 
 pub use settings::{
-    AdminSection, Config, DataSection, EdgeSection, EventsSection, LimitsSection, LiveSection, LogSection,
-    OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection, TlsSection,
+    AdminSection, ClusterSection, Config, DataSection, EdgeSection, EventsSection, LimitsSection, LiveSection,
+    LogSection, OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection, TlsSection,
 };
 
 /// Reads a configuration file's text, over the defaults.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::cluster::ClusterNodes;
+use super::cluster::{ClusterHomes, ClusterNodes};
 use super::disks::DiskSpecs;
 use super::edge::EdgeBuckets;
 use super::kinds::{BucketNames, Names, Networks, Secret};
@@ -336,16 +336,16 @@ sections! {
         hosts: Names = Names::default();
     }
 
-    /// A cluster: several nodes with a link between each two of them. Channels are divided among the
-    /// homes.
+    /// In preparation, not for use: a cluster of nodes, with a link between each two of them.
+    /// Channels do not cross nodes yet: each node serves all channels itself.
     cluster: ClusterSection {
         /// The name of this node. Empty: no cluster.
         name: String = String::new();
-        /// All nodes, this one included, as in [{ name = "a", address = "10.0.0.1:8002" }]; as text,
-        /// NAME=HOST:PORT separated by commas.
+        /// All nodes, this one included, as in [{ name = "a", address = "10.0.0.1:8002" }]; as
+        /// text, NAME=HOST:PORT separated by commas.
         nodes: ClusterNodes = ClusterNodes::default();
-        /// Names of the nodes that are homes of channels, in an order that is the same on all nodes.
-        homes: Names = Names::default();
+        /// Names of the nodes that are homes of channels. The order must be the same on all nodes.
+        homes: ClusterHomes = ClusterHomes::default();
         /// Address to listen on for links. Empty: the port of this node's address, on all
         /// interfaces.
         listen: Option<SocketAddr> = None;
@@ -353,13 +353,13 @@ sections! {
         secret: Secret = Secret::default();
         /// A file with the secret, instead of `secret`.
         secret_file: Option<PathBuf> = None;
-        /// TLS between nodes: the certificate (PEM), the same on all nodes. Nodes trust exactly this
-        /// certificate; its name and dates do not matter. Empty: links are not encrypted.
+        /// TLS between nodes: the certificate, in PEM, the same on all nodes. Nodes trust exactly
+        /// this certificate; its name and dates do not matter. Empty: links are not encrypted.
         certificate: Option<PathBuf> = None;
-        /// The private key of the certificate (PEM).
+        /// The private key of the certificate, in PEM.
         key: Option<PathBuf> = None;
-        /// Data that may wait to be sent to a node. Above it the link is closed, and the node reads
-        /// what it missed from the history.
+        /// Limit of the data that waits to be sent to a node. Above it the link is closed and
+        /// opened again.
         outbox: Size = Size::mib(64), in 1_048_576..=17_179_869_184;
     }
 

@@ -1,4 +1,4 @@
-//! TLS for the S3 port and the live port.
+//! TLS for the ports.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,33 +8,45 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// Reads a certificate chain and its key, both PEM.
+/// A certificate chain and its private key.
+pub type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// Reads a certificate chain and its key, both PEM. `section` has their settings.
 ///
 /// # Errors
 /// The file and its error.
-pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
+pub fn read_pair(certificate: &Path, key: &Path, section: &str) -> Result<Pair, String> {
     let shown = certificate.display();
     let text = read(certificate)?;
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
-        .map_err(|e| format!("tls.certificate: {shown} is not PEM: {e}"))?;
+        .map_err(|e| format!("{section}.certificate: {shown} is not PEM: {e}"))?;
     if chain.is_empty() {
-        return Err(format!("tls.certificate: {shown} holds no certificate (\"-----BEGIN CERTIFICATE-----\")"));
+        return Err(format!("{section}.certificate: {shown} holds no certificate (\"-----BEGIN CERTIFICATE-----\")"));
     }
     let shown = key.display();
     let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|e| match e {
         pem::Error::NoItemsFound => format!(
-            "tls.key: {shown} holds no unencrypted private key (\"-----BEGIN PRIVATE KEY-----\", \"RSA\" or \"EC\")"
+            "{section}.key: {shown} holds no unencrypted private key (\"-----BEGIN PRIVATE KEY-----\", \"RSA\" or \"EC\")"
         ),
-        e => format!("tls.key: {shown} is not PEM: {e}"),
+        e => format!("{section}.key: {shown} is not PEM: {e}"),
     })?;
+    Ok((chain, secret))
+}
+
+/// Accepts TLS with a certificate chain and its key, both PEM.
+///
+/// # Errors
+/// The file and its error.
+pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
+    let (chain, secret) = read_pair(certificate, key, "tls")?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| format!("tls: {e}"))?
         .with_no_client_auth()
         .with_single_cert(chain, secret)
-        .map_err(|e| format!("tls: {} and {shown} cannot be used: {e}", certificate.display()))?;
+        .map_err(|e| format!("tls: {} and {} cannot be used: {e}", certificate.display(), key.display()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{block_lines, damage, duration, edge_bucket, leg, live, quantile, scrub};
+use super::{block_lines, cluster, damage, duration, edge_bucket, leg, live, quantile, scrub};
 use crate::config::human_size;
 use crate::disks::words;
 
@@ -24,6 +24,7 @@ pub fn table(status: &Value) -> String {
     table.live(status);
     table.webhooks(status);
     table.edge(status);
+    table.cluster(status);
     table.bounds(status);
     table.memory(status);
     table.0.push_str(&block_lines(status));
@@ -209,6 +210,15 @@ impl Table {
     fn edge(&mut self, status: &Value) {
         for bucket in status["edge"]["buckets"].as_array().into_iter().flatten() {
             self.line("edge", edge_bucket(bucket));
+        }
+    }
+
+    /// The nodes of the cluster and the links to them.
+    fn cluster(&mut self, status: &Value) {
+        let Some(of) = status.get("cluster") else { return };
+        self.line("cluster", cluster::cluster(of));
+        for link in of["nodes"].as_array().into_iter().flatten().filter_map(cluster::link) {
+            self.line("link", link);
         }
     }
 

@@ -62,6 +62,16 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
         };
         warnings.push(format!("admin.listen: other machines reach {} {reason}", config.admin.listen));
     }
+    if let Some(roster) = config.cluster.roster()?
+        && let listen = config.cluster.listen_address(&roster)?
+        && is_elsewhere(listen)
+        && config.cluster.certificate.is_none()
+    {
+        warnings.push(format!(
+            "cluster.listen: other machines reach {listen} without TLS: messages between nodes are sent in clear text. Set \
+             cluster.certificate and cluster.key"
+        ));
+    }
     Ok(warnings)
 }
 
@@ -70,6 +80,7 @@ pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String
     let has_secret = |hook: &Webhook| !hook.authorization.text.is_empty() || !hook.secret.text.is_empty();
     let mut secrets = Vec::new();
     let own = !config.admin.token.0.is_empty()
+        || !config.cluster.secret.0.is_empty()
         || config.events.webhooks.0.iter().any(has_secret)
         || config.edge.buckets.0.iter().any(EdgeBucketSpec::has_secret);
     let of_live = !live.http_api.key.is_empty()
@@ -145,6 +156,12 @@ mod tests {
         assert!(checked("").expect("valid").is_empty());
         let warnings = checked("[s3]\nlisten = \"0.0.0.0:9000\"\n[admin]\nlisten = \"10.0.0.1:9001\"").expect("valid");
         assert!(warnings[0].contains("s3.listen") && warnings[1].contains("admin.token"), "{warnings:?}");
+        let cluster =
+            "[cluster]\nname = \"a\"\nnodes = [\"a=node-a:8002\"]\nhomes = [\"a\"]\nsecret = \"0123456789abcdef\"\n";
+        assert!(checked(cluster).expect("valid")[0].contains("cluster.listen: other machines reach 0.0.0.0:8002"));
+        for safe in ["listen = \"127.0.0.1:8002\"", "certificate = \"c.pem\"\nkey = \"k.pem\""] {
+            assert!(checked(&format!("{cluster}{safe}\n")).expect("valid").is_empty(), "{safe}");
+        }
     }
 
     #[test]
@@ -161,6 +178,7 @@ mod tests {
         for secret in [
             "[admin]\ntoken = \"t\"",
             "[live.http_api]\nkey = \"k\"",
+            "[cluster]\nsecret = \"k\"",
             "[live.client.token]\nhmac_secret_key = \"k\"",
             "[events]\nwebhooks = [{ name = \"a\", url = \"http://h\", authorization = \"Bearer x\" }]",
             "[edge]\nbuckets = [{ bucket = \"media\", origin = \"http://h\", headers = { A = \"x\" } }]",

@@ -1,5 +1,6 @@
 //! `serve`: starts a server from its configuration, runs it and stops it.
 
+mod cluster;
 mod commands;
 pub mod edge;
 mod engine;
@@ -20,6 +21,7 @@ use std::io::{IsTerminal, Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use prometheus_client::registry::Registry;
 use steadfast_flow::{Env, Panicked, TokioRuntime};
 use steadfast_s3::{Observer, S3Door};
@@ -37,6 +39,7 @@ use crate::datadir::DataDir;
 use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
 use crate::notify::{Forwarder, Targets};
+use cluster::ClusterPort;
 use commands::ServerCommands;
 use engine::Engine;
 use live::LivePort;
@@ -173,8 +176,10 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     let s3_port = s3::bind(config, shares.s3, tls.clone()).await?;
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
     let live_port = LivePort::bind(config, tls, shares).await?;
+    let cluster_port = ClusterPort::bind(config, &env).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
+    let cluster = cluster_port.as_ref().map(ClusterPort::announced).unwrap_or_default();
 
     let state = Arc::new(State::new(env.clone(), s3_port.stats()));
     let mut registry = Registry::with_prefix("steadfast");
@@ -194,8 +199,9 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     };
     let block = devices.addresses().iter().map(|device| format!(" block:{device}")).collect::<String>();
     state.block(devices.list());
-    let (stop_block, block_stopped) = watch::channel(false);
-    let block_ended = start_block(&env, devices, block_stopped);
+    let (stop_rest, rest_stopped) = watch::channel(false);
+    let block_ended = start_block(&env, devices, rest_stopped.clone());
+    let links_ended = cluster_port.map(|port| port.start(&env, &state, &rest_stopped));
     let control = bind_control(data);
     let served = serve_engine(
         config,
@@ -210,7 +216,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         &mut signals,
         || {
             print_line(format_args!(
-                "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}{block}",
+                "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}{block}{cluster}",
                 env!("CARGO_PKG_VERSION"),
                 addresses.0,
                 addresses.1
@@ -219,8 +225,9 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     );
     let served = served.await;
     state.stopping();
-    let _ = stop_block.send(true);
+    let _ = stop_rest.send(true);
     let _ = block_ended.await;
+    let _ = OptionFuture::from(links_ended).await;
     let closed = engine.close(config.server.stop_deadline, &env).await;
     let _ = stop_admin.send(true);
     let _ = admin_ended.await;

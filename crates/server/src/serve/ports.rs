@@ -7,6 +7,7 @@ use steadfast_flow::Env;
 use steadfast_live::{CONNECTIONS, LiveConfig};
 use tokio::sync::{oneshot, watch};
 
+use super::cluster;
 use crate::config::Config;
 use crate::net::descriptors::{self, Shares};
 use crate::net::listener::{Door, Port, Tls};
@@ -45,7 +46,8 @@ pub(super) fn connection_shares(config: &Config, live: &LiveConfig) -> Shares {
     let tls = config.tls.certificate.is_some() && config.live.tls;
     let live_files = if tls || streams.contains(&true) { 3 } else { 1 };
     let wanted = Shares { s3: config.limits.connections, grpc, live: live_connections, live_files };
-    let shares = descriptors::share(limit, config.limits.reserved_files, wanted);
+    let reserved = config.limits.reserved_files + cluster::connections(config);
+    let shares = descriptors::share(limit, reserved, wanted);
     let mut less = Vec::new();
     for (name, wanted, got) in [
         ("limits.connections", wanted.s3, shares.s3),

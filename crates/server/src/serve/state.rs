@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde_json::{Value, json};
+use steadfast_cluster::Links;
 use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
@@ -49,19 +50,27 @@ pub struct State {
     connections: Arc<PortStats>,
     phase: RwLock<Phase>,
     block: OnceLock<Vec<Arc<Device>>>,
+    cluster: OnceLock<Links>,
 }
 
 impl State {
     /// A server that opens its pool.
     pub fn new(env: Env, connections: Arc<PortStats>) -> Self {
         let (started, started_ms) = (env.now(), env.wall_ms());
-        Self { env, started, started_ms, connections, phase: RwLock::new(Phase::Opening), block: OnceLock::new() }
+        let (phase, block, cluster) = (RwLock::new(Phase::Opening), OnceLock::new(), OnceLock::new());
+        Self { env, started, started_ms, connections, phase, block, cluster }
     }
 
     /// Sets the block devices that the server serves.
     pub fn block(&self, devices: Vec<Arc<Device>>) {
         // One start sets them once.
         let _ = self.block.set(devices);
+    }
+
+    /// Sets the links to the other nodes.
+    pub fn cluster(&self, links: Links) {
+        // One start sets them once.
+        let _ = self.cluster.set(links);
     }
 
     /// Enters the serving phase.
@@ -153,6 +162,9 @@ impl Source for State {
         });
         if let Some(devices) = self.block.get().filter(|devices| !devices.is_empty()) {
             status["block"] = devices.iter().map(|device| device.status()).collect();
+        }
+        if let Some(links) = self.cluster.get() {
+            status["cluster"] = json!(links.status());
         }
         if let Phase::Serving(serving) = &*self.phase.read() {
             serving.engine.describe(&mut status);

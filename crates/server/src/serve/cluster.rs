@@ -1,0 +1,109 @@
+//! The links to the other nodes of a cluster, and the port for theirs.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_cluster::{ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Transport};
+use steadfast_flow::{Connection, Env};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{oneshot, watch};
+
+use super::ports::{address, start};
+use super::state::State;
+use crate::config::Config;
+use crate::net::listener::{Door, Port, Tls};
+use crate::net::tls;
+
+/// Connections to the port for links: those of each node, with some that the other side has not
+/// closed yet.
+const CONNECTIONS_OF_NODE: usize = 4;
+/// Minimum number of these connections.
+const CONNECTIONS_MIN: usize = 64;
+
+/// Time that a stop waits for the links; they end at once.
+const STOP_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Maximum number of connections to the port for links; 0 without a cluster.
+pub(super) fn connections(config: &Config) -> usize {
+    match config.cluster.name.is_empty() {
+        true => 0,
+        false => (config.cluster.nodes.0.len() * CONNECTIONS_OF_NODE).max(CONNECTIONS_MIN),
+    }
+}
+
+/// The door for links of other nodes on its port.
+#[derive(Clone)]
+struct LinkDoor(ClusterDoor);
+
+impl Door for LinkDoor {
+    async fn serve<T>(
+        &self,
+        io: T,
+        connection: Connection,
+        _peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // A full port must not close a link because no frame has arrived for a second.
+        connection.busy();
+        self.0.serve(io, stop).await;
+    }
+}
+
+/// A bound port for links, before the links are opened.
+pub(super) struct ClusterPort {
+    port: Port,
+    address: SocketAddr,
+    links: Links,
+    transport: Arc<dyn Transport>,
+}
+
+impl ClusterPort {
+    /// Binds the port, if nodes are configured.
+    ///
+    /// # Errors
+    /// An invalid setting, or the operating system's error, as a message.
+    pub(super) async fn bind(config: &Config, env: &Env) -> Result<Option<Self>, String> {
+        let Some(roster) = config.cluster.roster()? else { return Ok(None) };
+        let pinned = pinned(config)?;
+        let timeout = config.limits.header_timeout;
+        let tls = pinned.as_ref().map(|tls| Tls { acceptor: tls.acceptor(), timeout });
+        let listen = config.cluster.listen_address(&roster)?;
+        let port = Port::bind(listen, connections(config), tls, "cluster.listen").await?;
+        let secret = config.cluster.read_secret()?;
+        let options = ClusterOptions { roster, secret, outbox_bytes_max: config.cluster.outbox.0 };
+        let links = Links::new(options, env.clone());
+        Ok(Some(Self {
+            address: address(&port)?,
+            port,
+            links,
+            transport: Arc::new(HttpTransport::new(env.clone(), pinned)),
+        }))
+    }
+
+    /// Its address in the ready line.
+    pub(super) fn announced(&self) -> String {
+        format!(" cluster={}", self.address)
+    }
+
+    /// Opens the links and serves those of other nodes until `stop` is set. The receiver completes
+    /// when the port is closed.
+    pub(super) fn start(self, env: &Env, state: &State, stop: &watch::Receiver<bool>) -> oneshot::Receiver<usize> {
+        state.cluster(self.links.clone());
+        self.links.start(&self.transport, stop);
+        let door = LinkDoor(ClusterDoor::new(self.links, env.clone()));
+        start(env, self.port, door, stop.clone(), STOP_DEADLINE)
+    }
+}
+
+/// The certificate of the cluster, if it has one.
+fn pinned(config: &Config) -> Result<Option<PinnedTls>, String> {
+    let (Some(certificate), Some(key)) = (&config.cluster.certificate, &config.cluster.key) else { return Ok(None) };
+    let (chain, secret) = tls::read_pair(certificate, key, "cluster")?;
+    PinnedTls::new(chain, secret)
+        .map(Some)
+        .map_err(|e| format!("cluster: {} and {} cannot be used: {e}", certificate.display(), key.display()))
+}
