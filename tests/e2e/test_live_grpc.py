@@ -14,7 +14,7 @@ import pytest
 
 from harness import protos, wait
 from harness.live import API_KEY, CONFIG, DEADLINE_S, api, live_server, restart, token
-from harness.server import binary
+from harness.server import binary, free_port
 from harness.session import connecting, next_of, plain
 from test_live import both
 from test_live_proxy_tls import Authority
@@ -265,12 +265,6 @@ def test_the_server_stops_at_once_with_open_connections(live):
     refused(grpc.StatusCode.UNAVAILABLE, call, "Info")
     silent.close()
     call.close()
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def failing(tmp_path, grpc_api, live_listen="127.0.0.1:0", **config):

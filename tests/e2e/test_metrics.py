@@ -11,7 +11,7 @@ from harness import load, sign, wait
 from harness.live import CONFIG, api, live_server, token
 from harness.nbd import BlockServer
 from harness.raw import Raw
-from harness.server import ROOT
+from harness.server import ROOT, free_port
 from harness.session import connecting
 from test_live_proxies import BackEnd
 
@@ -45,7 +45,8 @@ def test_the_table_of_metrics_matches_the_metrics(make_server, origin, tmp_path)
         file.write_text(f'[[block]]\nname = "db"\ndurable = "{device.durable}"\nlisten = "unix:{device.socket}"\n')
         server = live_server(make_server, tmp_path, config, start=False, settings={
             "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}",
-            "edge.buckets": origin.setting()})
+            "edge.buckets": origin.setting(), "cluster.name": "a", "cluster.homes": "a", "cluster.secret": "0123456789abcdef",
+            "cluster.nodes": f"a=127.0.0.1:{free_port()},b=127.0.0.1:1"})
         server.args += ["--config", str(file)]
         server.start()
         server.s3().create_bucket(Bucket="measured")

@@ -4,8 +4,10 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import signal
+import socket
 import subprocess
 import threading
 
@@ -28,6 +30,19 @@ def binary(name="steadfast"):
         if path.exists():
             return str(path)
     raise FileNotFoundError(f"{name} is not built: run `cargo build --workspace` first")
+
+
+def free_port():
+    """A free port. It is below the ports that the kernel gives to connections, so that it stays
+    free while a server restarts."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class Server:

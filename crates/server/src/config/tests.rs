@@ -84,7 +84,7 @@ fn unknown_names_are_refused_with_the_nearest() {
     assert_eq!(message("etag = \"md5\"\n"), "line 1, column 1: `etag` stands outside a section: did you mean s3.etag?");
     assert_eq!(
         message("[s3]\ncertificate = \"c\"\n"),
-        "line 2, column 1: there is no setting `certificate` in [s3]: did you mean tls.certificate?"
+        "line 2, column 1: there is no setting `certificate` in [s3]: did you mean tls.certificate or cluster.certificate?"
     );
 }
 
@@ -232,7 +232,8 @@ proptest! {
 #[test]
 fn the_reference_in_the_documentation_is_this_configuration() {
     let text = include_str!("../../../../docs/operations.md");
-    let (_, reference) = text.split_once("```toml\n").expect("the reference");
+    let (_, section) = text.split_once("\n## Configuration\n").expect("the section");
+    let (_, reference) = section.split_once("```toml\n").expect("the reference");
     let (reference, _) = reference.split_once("```").expect("its end");
     assert_eq!(reference, Config::default().to_toml(), "paste the output of `steadfast serve --print-config`");
 }
