@@ -6,12 +6,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use steadfast_flow::Env;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -21,6 +23,10 @@ use crate::transport::{KEEP_ALIVE, PATH, Tasks, WINDOW, body, bytes_of};
 
 /// Time in which a new connection must send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time in which the other node takes the last frames of a link that has ended, such as a refusal,
+/// and closes the connection.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The port for links of other nodes.
 #[derive(Clone)]
@@ -41,19 +47,21 @@ impl ClusterDoor {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (requested, mut began) = watch::channel(false);
-        let (links, requested) = (self.links.clone(), Arc::new(requested));
+        // One link for each connection.
+        let (links, unused) = (self.links.clone(), Arc::new(Mutex::new(Some(requested))));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (links, requested) = (links.clone(), requested.clone());
+            let (links, unused) = (links.clone(), unused.clone());
             async move {
                 let is_link = request.method() == Method::POST && request.uri().path() == PATH;
-                // One link for each connection.
-                if !is_link || requested.send_replace(true) {
+                let Some(requested) = is_link.then(|| unused.lock().take()).flatten() else {
                     let mut refused = Response::new(http_body_util::Empty::new().boxed_unsync());
                     *refused.status_mut() = StatusCode::NOT_FOUND;
                     return Ok::<_, Infallible>(refused);
-                }
-                let frames = links.accept(bytes_of(request.into_body()));
-                Ok(Response::new(body(frames).boxed_unsync()))
+                };
+                requested.send_replace(true);
+                // The link drops this stream, and the sender in it, when it ends.
+                let bytes = bytes_of(request.into_body()).map(move |bytes| (&requested, bytes).1);
+                Ok(Response::new(body(links.accept(bytes.boxed())).boxed_unsync()))
             }
         });
         let connection = server::conn::http2::Builder::new(Tasks(self.env.clone()))
@@ -65,19 +73,22 @@ impl ClusterDoor {
             .keep_alive_timeout(KEEP_ALIVE.1)
             .serve_connection(TokioIo::new(io), service);
         let (mut connection, mut stop) = (pin!(connection), pin!(stop));
-        let late = async {
-            if self.env.timeout(REQUEST_TIMEOUT, began.wait_for(|began| *began)).await.is_some() {
-                std::future::pending::<()>().await;
+        let ended = async {
+            if self.env.timeout(REQUEST_TIMEOUT, began.wait_for(|began| *began)).await.is_none() {
+                return tracing::debug!("cluster: a connection without a request is closed");
             }
+            while began.changed().await.is_ok() {}
+            // Connections without a link must not fill the port.
+            self.env.sleep(LINGER).await;
         };
         tokio::select! {
-            ended = &mut connection => {
-                if let Err(error) = ended {
+            closed = &mut connection => {
+                if let Err(error) = closed {
                     tracing::debug!(%error, "cluster: a connection ended");
                 }
             }
             () = &mut stop => {}
-            () = late => tracing::debug!("cluster: a connection without a request is closed"),
+            () = ended => {}
         }
     }
 }

@@ -6,6 +6,9 @@ use prost::{Message, Oneof};
 /// Maximum length of a frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
+/// Maximum length of a frame of a handshake, in bytes: a stranger may send it.
+pub const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
+
 const HEAD_BYTES: usize = 4;
 
 /// The protocol version of this build, and the oldest that it understands.
@@ -112,16 +115,22 @@ impl Kind {
     }
 }
 
-/// Finds the frames in a stream of bytes.
+/// Finds the frames in a stream of bytes, which begins with a handshake.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffered: BytesMut,
+    is_established: bool,
 }
 
 impl FrameDecoder {
     /// Adds bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffered.extend_from_slice(bytes);
+    }
+
+    /// The handshake has ended: longer frames follow.
+    pub fn established(&mut self) {
+        self.is_established = true;
     }
 
     /// The next complete frame.
@@ -131,8 +140,9 @@ impl FrameDecoder {
     pub fn next_frame(&mut self) -> Result<Option<Frame>, String> {
         let Some((head, rest)) = self.buffered.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let len = u32::from_be_bytes(*head) as usize;
-        if len > FRAME_BYTES_MAX {
-            return Err(format!("a frame of {len} bytes is above the bound of {FRAME_BYTES_MAX}"));
+        let len_max = if self.is_established { FRAME_BYTES_MAX } else { HANDSHAKE_BYTES_MAX };
+        if len > len_max {
+            return Err(format!("a frame of {len} bytes is above the bound of {len_max}"));
         }
         if rest.len() < len {
             return Ok(None);
@@ -178,8 +188,16 @@ mod tests {
 
     #[test]
     fn a_length_above_the_bound_is_refused_before_its_bytes_arrive() {
-        let mut decoder = FrameDecoder::default();
-        decoder.push(&(FRAME_BYTES_MAX as u32 + 1).to_be_bytes());
-        assert!(decoder.next_frame().expect_err("refused").contains("above the bound"));
+        for (established, max) in [(false, HANDSHAKE_BYTES_MAX), (true, FRAME_BYTES_MAX)] {
+            for (len, refused) in [(max, false), (max + 1, true)] {
+                let mut decoder = FrameDecoder::default();
+                if established {
+                    decoder.established();
+                }
+                decoder.push(&(len as u32).to_be_bytes());
+                let found = decoder.next_frame();
+                assert_eq!(found.is_err_and(|why| why.contains("above the bound")), refused, "{len}");
+            }
+        }
     }
 }

@@ -28,6 +28,11 @@ impl Incoming {
         Self { bytes, decoder: FrameDecoder::default() }
     }
 
+    /// The handshake has ended.
+    pub(crate) fn established(&mut self) {
+        self.decoder.established();
+    }
+
     /// The next frame. The end of the stream is an error.
     pub(crate) async fn frame(&mut self) -> Result<Frame, String> {
         loop {

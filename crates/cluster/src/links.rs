@@ -188,6 +188,7 @@ impl Links {
             tracing::info!(node = self.roster().name(peer.node), "cluster: the link is up");
             shown.error = None;
         }
+        incoming.established();
         env.spawn("cluster ping", ping(env.clone(), outbox.clone()));
         let why = run(env, &mut incoming, outbox, &slot.counters).await;
         outbox.close();

@@ -25,6 +25,7 @@ impl Outbox {
     /// An outbox for `bytes_max` bytes, and its frames in order. The stream ends when the outbox
     /// is closed.
     pub fn new(bytes_max: u64) -> (Self, impl Stream<Item = Bytes> + Send + use<> + 'static) {
+        #[allow(clippy::disallowed_methods, reason = "`bytes_max` bounds it")]
         let (queue, frames) = mpsc::unbounded_channel::<Bytes>();
         let shared = Arc::new(Shared { bytes_max, bytes: AtomicU64::new(0), closed: watch::Sender::new(false) });
         let receiver = (frames, shared.clone(), shared.closed.subscribe());

@@ -1,14 +1,23 @@
 //! Links over HTTP/2 on loopback, with and without TLS.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http::Request;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper::client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use steadfast_cluster::{
     ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls, Roster, Transport,
 };
 use steadfast_flow::Env;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::hub::until;
@@ -89,4 +98,30 @@ async fn another_certificate_is_refused() {
         until(|| b.status().nodes[0].link.as_ref().is_some_and(|link| link.error.is_some())).await;
         assert!(!is_up(&a) && !is_up(&b));
     }
+}
+
+/// Opens a connection of a stranger, sends a request without an end, and returns whether the port
+/// closes the connection within some seconds.
+async fn is_closed(links: &Links, path: &str, body: &'static [u8]) -> bool {
+    let address = links.roster().address(links.roster().own()).to_owned();
+    let io = TokioIo::new(TcpStream::connect(address).await.expect("connected"));
+    let (mut sender, connection) = client::conn::http2::handshake(TokioExecutor::new(), io).await.expect("HTTP/2");
+    // The body never ends.
+    let frames = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(body)))]).chain(stream::pending());
+    let request = Request::post(format!("http://node{path}")).body(StreamBody::new(frames.boxed())).expect("valid");
+    Env::tokio().spawn("request", async move {
+        let answer = sender.send_request(request).await;
+        std::future::pending::<()>().await;
+        drop((answer, sender));
+    });
+    Env::tokio().timeout(Duration::from_secs(8), connection).await.is_some()
+}
+
+#[tokio::test]
+async fn a_connection_without_a_link_is_closed() {
+    let (a, _b) = pair([None, None]).await;
+    // No link, no handshake, and a frame that is too long for a handshake.
+    let closed =
+        tokio::join!(is_closed(&a, "/other", b""), is_closed(&a, "/link", b""), is_closed(&a, "/link", &[0xff; 4]));
+    assert_eq!(closed, (true, true, true));
 }
