@@ -2,6 +2,7 @@
 //! connection of its own.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
@@ -89,11 +90,19 @@ pub(crate) fn body(
     StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))).boxed())
 }
 
+/// Why a connection is lost. The text of the error itself says only what hyper did meanwhile.
+fn lost(error: &hyper::Error) -> String {
+    match error.source() {
+        Some(source) => format!("the connection is lost: {source}"),
+        None => format!("the connection is lost: {error}"),
+    }
+}
+
 /// The bytes that arrive in a body.
 pub(crate) fn bytes_of(body: Incoming) -> Wire {
     let data = async |frame: Result<Frame<Bytes>, hyper::Error>| match frame {
         Ok(frame) => frame.into_data().ok().map(Ok),
-        Err(e) => Some(Err(format!("the connection is lost: {e}"))),
+        Err(e) => Some(Err(lost(&e))),
     };
     BodyStream::new(body).filter_map(data).boxed()
 }
@@ -118,7 +127,7 @@ where
         }
     });
     let request = Request::post(format!("http://node{PATH}")).body(body(frames)).map_err(|e| e.to_string())?;
-    let answer = sender.send_request(request).await.map_err(|e| format!("the connection is lost: {e}"))?;
+    let answer = sender.send_request(request).await.map_err(|e| lost(&e))?;
     if answer.status() != StatusCode::OK {
         return Err(format!("this address is no port for links: it answers {}", answer.status()));
     }
