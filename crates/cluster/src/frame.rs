@@ -1,7 +1,11 @@
 //! Frames of a link: Protobuf messages, each after its length in four bytes.
 
+pub mod channels;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{Message, Oneof};
+
+use channels::{Published, Request, Response, Watch, WatchNumber, Watched};
 
 /// Maximum length of a frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -34,13 +38,34 @@ pub enum Kind {
     /// The answer to a ping.
     #[prost(message, tag = "5")]
     Pong(Ping),
+    /// A front watches a channel.
+    #[prost(message, tag = "6")]
+    Watch(Watch),
+    /// A front ends a watch. It has no answer.
+    #[prost(message, tag = "7")]
+    Unwatch(WatchNumber),
+    /// The answer to a watch.
+    #[prost(message, tag = "8")]
+    Watched(Watched),
+    /// A publication in a watched channel.
+    #[prost(message, tag = "9")]
+    Published(Published),
+    /// The history of a watched channel was removed.
+    #[prost(message, tag = "10")]
+    Cleared(WatchNumber),
+    /// A request about a channel.
+    #[prost(message, tag = "11")]
+    Request(Request),
+    /// The answer to a request.
+    #[prost(message, tag = "12")]
+    Response(Response),
 }
 
 /// A frame.
 #[derive(Clone, PartialEq, Message)]
 pub struct Frame {
     /// What it says; `None`: a kind that this build does not know.
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub kind: Option<Kind>,
 }
 

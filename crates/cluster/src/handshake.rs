@@ -5,6 +5,8 @@
 //! 2. The answering node sends its hello with a nonce and its proof, a MAC over both hellos.
 //! 3. The opening node checks it and sends its own proof. The link is up.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -17,7 +19,7 @@ use crate::roster::{NodeIndex, Roster};
 
 /// What a process says of itself in a hello.
 pub(crate) struct Identity {
-    pub(crate) roster: Roster,
+    pub(crate) roster: Arc<Roster>,
     pub(crate) secret: Vec<u8>,
     /// Random bytes of this process.
     pub(crate) incarnation: Bytes,

@@ -8,9 +8,14 @@
 //! The list of homes is configuration and equal on all nodes ([`Roster`]). A channel's home follows
 //! from its name and that list.
 
+mod channels;
 mod door;
+mod error;
 pub mod frame;
+mod front;
 mod handshake;
+mod home;
+mod keys;
 mod link;
 mod links;
 mod outbox;
@@ -18,8 +23,12 @@ mod roster;
 mod status;
 mod transport;
 
+pub use channels::{Accepted, Attachment, Channel, Channels, ChannelsStatus, Publish, Sessions, StoreTerms};
 pub use door::ClusterDoor;
-pub use links::{ClusterOptions, Links};
+pub use error::ChannelError;
+pub use front::HistoryBounds;
+pub use links::{ClusterOptions, LinkEvents, Links};
+pub use outbox::Outbox;
 pub use roster::{NodeAddress, NodeIndex, Roster};
 pub use status::{ClusterStatus, LinkState, LinkStatus, NodeStatus};
 pub use transport::{HttpTransport, PinnedTls, Transport, Wire};

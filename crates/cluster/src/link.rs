@@ -1,5 +1,6 @@
 //! One link: its incoming frames, signs of life and measurements.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,9 @@ use futures::stream::BoxStream;
 use steadfast_flow::Env;
 
 use crate::frame::{Frame, FrameDecoder, Kind, Ping};
+use crate::links::LinkEvents;
 use crate::outbox::Outbox;
+use crate::roster::NodeIndex;
 use crate::status::LinkCounters;
 
 /// Interval of pings.
@@ -61,17 +64,35 @@ pub(crate) async fn ping(env: Env, outbox: Outbox) {
     }
 }
 
+/// A link that is up.
+pub(crate) struct Serving<'a> {
+    pub(crate) node: NodeIndex,
+    pub(crate) outbox: &'a Outbox,
+    pub(crate) events: &'a Arc<dyn LinkEvents>,
+    pub(crate) counters: &'a LinkCounters,
+}
+
+fn closed_here(outbox: &Outbox) -> String {
+    match outbox.is_overrun() {
+        true => "its outbox is full, because the other node reads too slowly".to_owned(),
+        false => "this node closed the link".to_owned(),
+    }
+}
+
 /// Reads a link until it ends, and returns why it did.
-pub(crate) async fn run(env: &Env, incoming: &mut Incoming, outbox: &Outbox, counters: &LinkCounters) -> String {
+pub(crate) async fn run(env: &Env, incoming: &mut Incoming, link: &Serving<'_>) -> String {
+    let Serving { node, outbox, events, counters } = link;
     loop {
+        // Frames that are not read stay with the other node, whose outbox is bounded.
+        if let Some(keep_up) = events.keep_up() {
+            tokio::select! {
+                () = keep_up => {}
+                () = outbox.closed() => return closed_here(outbox),
+            }
+        }
         let frame = tokio::select! {
             biased;
-            () = outbox.closed() => {
-                return match outbox.is_overrun() {
-                    true => "its outbox is full, because the other node reads too slowly".to_owned(),
-                    false => "this node closed the link".to_owned(),
-                };
-            }
+            () = outbox.closed() => return closed_here(outbox),
             frame = env.timeout(DEAD_AFTER, incoming.frame()) => frame,
         };
         let kind = match frame {
@@ -80,12 +101,22 @@ pub(crate) async fn run(env: &Env, incoming: &mut Incoming, outbox: &Outbox, cou
             None => return format!("nothing arrived for {} s", DEAD_AFTER.as_secs()),
         };
         counters.received();
-        match kind {
-            Some(Kind::Ping(ping)) => _ = outbox.send(Kind::Pong(ping).to_bytes()),
-            Some(Kind::Pong(ping)) => counters.round_trip(now_us(env).saturating_sub(ping.sent_us)),
-            Some(Kind::Refused(refused)) => return format!("the other node refuses the link: {}", refused.reason),
-            Some(Kind::Hello(_) | Kind::Proof(_)) => return "the other node repeated the handshake".to_owned(),
-            None => return "the other node sent an unknown frame".to_owned(),
+        let handled = match kind {
+            Some(Kind::Ping(ping)) => {
+                outbox.send(Kind::Pong(ping).to_bytes());
+                Ok(())
+            }
+            Some(Kind::Pong(ping)) => {
+                counters.round_trip(now_us(env).saturating_sub(ping.sent_us));
+                Ok(())
+            }
+            Some(Kind::Refused(refused)) => Err(format!("the other node refuses the link: {}", refused.reason)),
+            Some(Kind::Hello(_) | Kind::Proof(_)) => Err("the other node repeated the handshake".to_owned()),
+            Some(kind) => events.on_frame(*node, outbox, kind),
+            None => Err("the other node sent an unknown frame".to_owned()),
+        };
+        if let Err(why) = handled {
+            return why;
         }
     }
 }

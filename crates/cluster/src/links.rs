@@ -7,11 +7,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use steadfast_flow::Env;
+use steadfast_flow::{BoxFuture, Env};
 use tokio::sync::watch;
 
+use crate::frame::Kind;
 use crate::handshake::{Identity, Peer, Refusal, random_bytes};
-use crate::link::{Incoming, ping, run};
+use crate::link::{Incoming, Serving, ping, run};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
 use crate::status::{ClusterStatus, LinkCounters, LinkState, LinkStatus, NodeStatus};
@@ -27,11 +28,29 @@ const RETRY_MS: (u64, u64) = (300, 300);
 #[derive(Debug)]
 pub struct ClusterOptions {
     /// The nodes.
-    pub roster: Roster,
+    pub roster: Arc<Roster>,
     /// The secret that all nodes have.
     pub secret: Vec<u8>,
     /// Bytes that may wait to be sent on a link. A link above it is closed.
     pub outbox_bytes_max: u64,
+}
+
+/// The layer above the links.
+pub trait LinkEvents: Send + Sync + 'static {
+    /// A link to a node is up. Frames for it go into the outbox.
+    fn on_up(&self, node: NodeIndex, outbox: &Outbox);
+
+    /// The link to a node has ended. No frame of it follows, and no other link is up.
+    fn on_down(&self, node: NodeIndex);
+
+    /// A frame of a node, in order.
+    ///
+    /// # Errors
+    /// The frame is against the protocol: the link is closed. The text is for operators.
+    fn on_frame(&self, node: NodeIndex, outbox: &Outbox, kind: Kind) -> Result<(), String>;
+
+    /// Completes when more frames can be handled; `None`: they can.
+    fn keep_up(&self) -> Option<BoxFuture<'_, ()>>;
 }
 
 /// The newest link to a node.
@@ -62,6 +81,7 @@ struct Slot {
 struct Inner {
     identity: Identity,
     outbox_bytes_max: u64,
+    events: Arc<dyn LinkEvents>,
     env: Env,
     slots: Vec<Slot>,
     /// Why a link was last refused.
@@ -74,7 +94,7 @@ pub struct Links(Arc<Inner>);
 
 impl Links {
     /// A node without links. [`Links::start`] opens them.
-    pub fn new(options: ClusterOptions, env: Env) -> Self {
+    pub fn new(options: ClusterOptions, events: Arc<dyn LinkEvents>, env: Env) -> Self {
         let since = env.now();
         let slot = |_| Slot {
             newest: Mutex::default(),
@@ -87,6 +107,7 @@ impl Links {
         Self(Arc::new(Inner {
             identity,
             outbox_bytes_max: options.outbox_bytes_max,
+            events,
             env,
             slots,
             refused: Mutex::default(),
@@ -167,7 +188,7 @@ impl Links {
 
     /// Serves a link until it ends, and returns why it did.
     async fn serve(&self, peer: Peer, mut incoming: Incoming, outbox: &Outbox) -> String {
-        let Inner { env, slots, .. } = &*self.0;
+        let Inner { env, slots, events, .. } = &*self.0;
         let slot = &slots[usize::from(peer.node.0)];
         let older = {
             let mut newest = slot.newest.lock();
@@ -190,8 +211,10 @@ impl Links {
         }
         incoming.established();
         env.spawn("cluster ping", ping(env.clone(), outbox.clone()));
-        let why = run(env, &mut incoming, outbox, &slot.counters).await;
+        events.on_up(peer.node, outbox);
+        let why = run(env, &mut incoming, &Serving { node: peer.node, outbox, events, counters: &slot.counters }).await;
         outbox.close();
+        events.on_down(peer.node);
         let mut shown = slot.shown.lock();
         (shown.up, shown.since) = (false, env.now());
         why

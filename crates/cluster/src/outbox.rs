@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 struct Shared {
     bytes_max: u64,
     bytes: AtomicU64,
+    /// Woken when a frame was sent.
+    sent: Notify,
     /// True once the outbox is closed: nothing more is sent.
     closed: watch::Sender<bool>,
 }
@@ -27,7 +29,8 @@ impl Outbox {
     pub fn new(bytes_max: u64) -> (Self, impl Stream<Item = Bytes> + Send + use<> + 'static) {
         #[allow(clippy::disallowed_methods, reason = "`bytes_max` bounds it")]
         let (queue, frames) = mpsc::unbounded_channel::<Bytes>();
-        let shared = Arc::new(Shared { bytes_max, bytes: AtomicU64::new(0), closed: watch::Sender::new(false) });
+        let (bytes, closed) = (AtomicU64::new(0), watch::Sender::new(false));
+        let shared = Arc::new(Shared { bytes_max, bytes, sent: Notify::new(), closed });
         let receiver = (frames, shared.clone(), shared.closed.subscribe());
         let frames = stream::unfold(receiver, async |(mut frames, shared, mut closed)| {
             let frame = tokio::select! {
@@ -36,6 +39,7 @@ impl Outbox {
                 frame = frames.recv() => frame,
             }?;
             shared.bytes.fetch_sub(frame.len() as u64, Relaxed);
+            shared.sent.notify_waiters();
             Some((frame, (frames, shared, closed)))
         });
         (Self { queue, shared }, frames)
@@ -59,6 +63,25 @@ impl Outbox {
     /// Ends the link.
     pub fn close(&self) {
         self.shared.closed.send_replace(true);
+    }
+
+    /// Whether the link has ended.
+    pub fn is_closed(&self) -> bool {
+        *self.shared.closed.borrow()
+    }
+
+    /// Completes when at most a quarter of the outbox waits to be sent, or the outbox is closed.
+    pub async fn drained(&self) {
+        loop {
+            let sent = self.shared.sent.notified();
+            if self.bytes() <= self.shared.bytes_max / 4 {
+                return;
+            }
+            tokio::select! {
+                () = sent => {}
+                () = self.closed() => return,
+            }
+        }
     }
 
     /// Completes when the outbox is closed.

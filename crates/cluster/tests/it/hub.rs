@@ -8,12 +8,20 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use steadfast_cluster::{ClusterOptions, LinkState, LinkStatus, Links, NodeAddress, Roster, Transport, Wire};
+use steadfast_cluster::{
+    Channels, ClusterOptions, LinkEvents, LinkState, LinkStatus, Links, NodeAddress, Roster, Sessions, Transport, Wire,
+};
+use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
+use steadfast_log::{FormatOptions, Log};
+use steadfast_store::{ChannelSink, IndexKind, Position, Publication, Store, StoreOptions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) const OUTBOX_BYTES: u64 = 1 << 20;
+pub(crate) const OUTBOX_BYTES: u64 = 4 << 20;
+
+/// Memory for publications of other nodes.
+pub(crate) const TAIL_BYTES: u64 = 64 << 10;
 
 /// The nodes that listen, and the blocked directions, by address.
 #[derive(Clone, Default)]
@@ -28,8 +36,75 @@ struct Port {
     own: String,
 }
 
+/// What the sessions of a node got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Epoch, offset and payload.
+    Published(u32, u64, String),
+    Reset(Position),
+}
+
+/// Sessions that record what they get, by channel.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    events: Mutex<HashMap<String, Vec<Event>>>,
+    /// Whether publications are not taken for now.
+    pub(crate) busy: watch::Sender<bool>,
+}
+
+impl Recorder {
+    pub(crate) fn events(&self, channel: &str) -> Vec<Event> {
+        self.events.lock().get(channel).cloned().unwrap_or_default()
+    }
+
+    /// The payloads of the channel, in their order.
+    pub(crate) fn payloads(&self, channel: &str) -> Vec<String> {
+        let payload = |event| match event {
+            Event::Published(_, _, payload) => Some(payload),
+            Event::Reset(_) => None,
+        };
+        self.events(channel).into_iter().filter_map(payload).collect()
+    }
+
+    fn add(&self, channel: &str, event: Event) {
+        self.events.lock().entry(channel.to_owned()).or_default().push(event);
+    }
+}
+
+impl ChannelSink for Recorder {
+    fn published(&self, channel: &Arc<str>, epoch: u32, publication: &Arc<Publication>) {
+        let payload = String::from_utf8(publication.body.to_vec()).expect("text");
+        self.add(channel, Event::Published(epoch, publication.offset, payload));
+    }
+}
+
+impl Sessions for Recorder {
+    fn reset(&self, channel: &Arc<str>, position: Position) {
+        self.add(channel, Event::Reset(position));
+    }
+
+    fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
+        let mut busy = self.busy.subscribe();
+        (*self.busy.borrow()).then(|| -> BoxFuture<'_, ()> {
+            Box::pin(async move {
+                let _ = busy.wait_for(|busy| !busy).await;
+            })
+        })
+    }
+}
+
+/// A store in memory.
+pub(crate) async fn store() -> Store {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("formats");
+    Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await.expect("opens").0
+}
+
 /// A running node.
 pub(crate) struct Node {
+    pub(crate) channels: Channels,
+    pub(crate) sessions: Arc<Recorder>,
     pub(crate) links: Links,
     stop: watch::Sender<bool>,
 }
@@ -69,19 +144,24 @@ impl Hub {
     }
 
     /// Starts a node with the secret "secret".
-    pub(crate) fn start(&self, roster: Roster) -> Node {
-        self.start_with(roster, "secret")
+    pub(crate) async fn start(&self, roster: Roster) -> Node {
+        self.start_with(roster, "secret", store().await).await
     }
 
-    pub(crate) fn start_with(&self, roster: Roster, secret: &str) -> Node {
-        let own = roster.address(roster.own()).to_owned();
+    pub(crate) async fn start_with(&self, roster: Roster, secret: &str, store: Store) -> Node {
+        let (own, roster) = (roster.address(roster.own()).to_owned(), Arc::new(roster));
+        let channels = Channels::new(store, roster.clone(), TAIL_BYTES, OUTBOX_BYTES, Env::tokio());
+        let sessions = Arc::new(Recorder::default());
+        let sink: Arc<dyn Sessions> = sessions.clone();
+        channels.set_sessions(&sink);
         let options = ClusterOptions { roster, secret: secret.into(), outbox_bytes_max: OUTBOX_BYTES };
-        let links = Links::new(options, Env::tokio());
+        let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
+        let links = Links::new(options, events, Env::tokio());
         self.listening.lock().insert(own.clone(), links.clone());
         let (stop, stopped) = watch::channel(false);
         let transport: Arc<dyn Transport> = Arc::new(Port { hub: self.clone(), own });
         links.start(&transport, &stopped);
-        Node { links, stop }
+        Node { channels, sessions, links, stop }
     }
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use steadfast_flow::Env;
 
-use crate::hub::{Hub, Node, roster, until};
+use crate::hub::{Hub, Node, roster, store, until};
 
 const BOTH: [&str; 2] = ["a", "b"];
 
 async fn pair(hub: &Hub) -> (Node, Node) {
-    let (a, b) = (hub.start(roster("a", &BOTH, &["a"])), hub.start(roster("b", &BOTH, &["a"])));
+    let (a, b) = (hub.start(roster("a", &BOTH, &["a"])).await, hub.start(roster("b", &BOTH, &["a"])).await);
     until(|| a.is_up("b") && b.is_up("a")).await;
     (a, b)
 }
@@ -34,9 +34,9 @@ async fn nodes_that_do_not_belong_together_are_refused_and_named() {
         (roster("c", &three, &["a"]), "secret", "the node \"c\" is not in the list of nodes"),
     ] {
         let hub = Hub::default();
-        let a = hub.start(roster("a", &BOTH, &["a"]));
+        let a = hub.start(roster("a", &BOTH, &["a"])).await;
         let name = b.name(b.own()).to_owned();
-        let b = hub.start_with(b, secret);
+        let b = hub.start_with(b, secret, store().await).await;
         until(|| b.link("a").error.is_some_and(|why| why.contains(expected))).await;
         assert!(!b.is_up("a") && b.link("a").established == 0 && a.link("b").established == 0, "{name}");
     }
@@ -65,7 +65,7 @@ async fn a_restarted_node_replaces_its_old_link() {
     hub.block("a", "b");
     old.stop();
     hub.heal();
-    let new = hub.start(roster("b", &BOTH, &["a"]));
+    let new = hub.start(roster("b", &BOTH, &["a"])).await;
     until(|| new.is_up("a") && a.link("b").established == 2).await;
     assert!(a.is_up("b") && !old.is_up("a"));
 }

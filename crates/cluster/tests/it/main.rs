@@ -1,5 +1,6 @@
 //! Links between nodes of one process, over a network in memory or over loopback.
 
+mod channels;
 mod hub;
 mod links;
 mod sockets;

@@ -14,13 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use steadfast_cluster::{
-    ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls, Roster, Transport,
+    Channels, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls, Roster, Transport,
 };
 use steadfast_flow::Env;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::hub::until;
+use crate::hub::{store, until};
 
 /// Certificates of two clusters, made with
 /// `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 36500 -subj /CN=c`.
@@ -34,9 +34,10 @@ fn tls(pem: &str) -> PinnedTls {
 
 async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tls: Option<PinnedTls>) -> Links {
     let env = Env::tokio();
-    let roster = Roster::new(own, nodes.to_vec(), &["a".to_owned()]).expect("a roster");
+    let roster = Arc::new(Roster::new(own, nodes.to_vec(), &["a".to_owned()]).expect("a roster"));
+    let channels = Channels::new(store().await, roster.clone(), 1 << 20, 1 << 20, env.clone());
     let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: 1 << 20 };
-    let links = Links::new(options, env.clone());
+    let links = Links::new(options, Arc::new(channels), env.clone());
     let door = ClusterDoor::new(links.clone(), env.clone());
     let [listener] = listeners;
     let accepting = tls.clone();

@@ -1,0 +1,396 @@
+//! The channels of the cluster, as the sessions of this node use them.
+//!
+//! A channel is either here, on the disks of this node, or at another home. Without a cluster all
+//! channels are here.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde::Serialize;
+use steadfast_flow::{BoxFuture, Env, Permit};
+use steadfast_log::{Durability, Priority};
+use steadfast_store::{
+    ChannelHandle, ChannelSink, History, HistoryQuery, PendingPublication, Position, Publication, Store,
+};
+use tokio::sync::oneshot;
+
+use crate::error::ChannelError;
+use crate::frame::Kind;
+use crate::frame::channels::{Command, Response, WireClear, WirePublish};
+use crate::front::{Front, HistoryBounds};
+use crate::home::Home;
+use crate::links::LinkEvents;
+use crate::outbox::Outbox;
+use crate::roster::{NodeIndex, Roster};
+
+/// Largest payload of a publication in a cluster, bytes. It must fit into a frame.
+const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// The sessions of this node.
+pub trait Sessions: ChannelSink {
+    /// Publications of a channel may be missing, and those before `position` are not delivered any
+    /// more. Sessions with a position must recover.
+    fn reset(&self, channel: &Arc<str>, position: Position);
+
+    /// Completes when the backlog of publications is within its bound; `None`: it is now.
+    fn keep_up(&self) -> Option<BoxFuture<'_, ()>>;
+}
+
+/// How to store a publication: see [`steadfast_store::NewPublication`].
+#[derive(Debug, Clone, Copy)]
+pub struct StoreTerms {
+    /// Number of publications that the channel keeps, this one included; at least 1.
+    pub history_size: u64,
+    /// Time that this publication is kept, milliseconds.
+    pub history_ttl_ms: u64,
+    /// When the publication is answered and delivered.
+    pub durability: Durability,
+    /// Whether it may use space reserved for deletes.
+    pub priority: Priority,
+    /// Share of the disk that it must leave free, percent.
+    pub leaves_percent: u8,
+}
+
+/// A publication to submit.
+pub struct Publish {
+    /// Payload.
+    pub body: Bytes,
+    /// Idempotency key; empty: none.
+    pub key: String,
+    /// Memory of a publication with a key: it may outlive its request.
+    pub permit: Option<Permit>,
+}
+
+/// A submitted publication.
+pub enum Accepted {
+    /// It is not stored.
+    Delivered,
+    /// It has its position here.
+    Pending(PendingPublication),
+    /// It has a key.
+    Keyed(BoxFuture<'static, Result<Position, ChannelError>>),
+    /// Its home answers.
+    Remote(oneshot::Receiver<Result<Response, ChannelError>>),
+}
+
+impl Accepted {
+    /// Waits for the commit, at most as long as a write may wait for a hanging disk.
+    ///
+    /// # Errors
+    /// When the commit cannot be confirmed. The publication may still be committed.
+    pub async fn committed(self) -> Result<Position, ChannelError> {
+        match self {
+            Self::Pending(pending) => Ok(pending.committed().await?.position),
+            other => other.resolved().await,
+        }
+    }
+
+    /// Waits for the commit, however long the disk hangs.
+    ///
+    /// # Errors
+    /// When the publication was not committed, or the link to its home was lost.
+    pub async fn resolved(self) -> Result<Position, ChannelError> {
+        match self {
+            Self::Delivered => Ok(Position::default()),
+            Self::Pending(pending) => Ok(pending.resolved().await?.position),
+            Self::Keyed(published) => published.await,
+            Self::Remote(answer) => {
+                answer.await.unwrap_or(Err(ChannelError::OutcomeUnknown)).map(|response| response.position.into())
+            }
+        }
+    }
+}
+
+/// A channel.
+#[derive(Clone)]
+pub enum Channel {
+    /// It is on the disks of this node.
+    Local(ChannelHandle),
+    /// Another node is its home.
+    Remote(RemoteChannel),
+}
+
+impl Channel {
+    /// The position: the last publication that can be delivered. For a channel of another node it
+    /// must be attached.
+    ///
+    /// # Errors
+    /// Those of the store, or when the home does not answer.
+    pub async fn position(&self) -> Result<Position, ChannelError> {
+        match self {
+            Self::Local(handle) => Ok(handle.position()?),
+            Self::Remote(RemoteChannel { front, name, .. }) => front.position(name).await,
+        }
+    }
+
+    /// The position, if it is known here without waiting.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn known_position(&self) -> Result<Option<Position>, ChannelError> {
+        match self {
+            Self::Local(handle) => Ok(Some(handle.position()?)),
+            Self::Remote(RemoteChannel { front, name, .. }) => Ok(front.current(name)),
+        }
+    }
+
+    /// The kept publications: at most `bytes_max` bytes of them, but at least one.
+    ///
+    /// # Errors
+    /// Those of the store, or when the home does not answer.
+    pub async fn history_within(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, ChannelError> {
+        match self {
+            Self::Local(handle) => Ok(handle.history_within(query, bytes_max).await?),
+            Self::Remote(RemoteChannel { front, name, home }) => front.history(name, *home, query, bytes_max).await,
+        }
+    }
+}
+
+/// A channel whose home is another node.
+#[derive(Clone)]
+pub struct RemoteChannel {
+    front: Arc<Front>,
+    name: Arc<str>,
+    home: NodeIndex,
+}
+
+/// Watches a channel of another node, until it is dropped.
+pub struct Attachment(RemoteChannel);
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.0.front.detach(&self.0.name);
+    }
+}
+
+/// The channels' part of the status of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ChannelsStatus {
+    /// Channels of other nodes that this node watches.
+    pub watched: u64,
+    /// Watches of other nodes on channels of this node.
+    pub watches: u64,
+    /// Publications sent to other nodes since the start.
+    pub publications_sent: u64,
+    /// Publications received from other nodes since the start.
+    pub publications_received: u64,
+    /// Histories read for other nodes since the start.
+    pub histories_read: u64,
+    /// Histories requested from other nodes since the start.
+    pub histories_requested: u64,
+    /// Channels that began anew for sessions here, since the start.
+    pub resets: u64,
+    /// Watches that were repeated because publications were missing, since the start.
+    pub gaps: u64,
+    /// Bytes of publications of other nodes in memory.
+    pub tail_bytes: u64,
+}
+
+struct Cluster {
+    roster: Arc<Roster>,
+    front: Arc<Front>,
+    sessions: OnceLock<Arc<dyn Sessions>>,
+}
+
+struct Inner {
+    store: Store,
+    home: Arc<Home>,
+    cluster: Option<Cluster>,
+}
+
+/// See the module. Clones share it.
+#[derive(Clone)]
+pub struct Channels(Arc<Inner>);
+
+impl Channels {
+    /// The channels of a process without a cluster.
+    pub fn alone(store: Store, env: Env) -> Self {
+        let home = Home::new(0, store.clone(), 0, env);
+        Self(Arc::new(Inner { store, home, cluster: None }))
+    }
+
+    /// The channels of a node. Publications of other nodes take at most `tail_bytes_max` bytes of
+    /// memory; answers to other nodes fit into an outbox of `outbox_bytes_max`.
+    pub fn new(store: Store, roster: Arc<Roster>, tail_bytes_max: u64, outbox_bytes_max: u64, env: Env) -> Self {
+        let nodes = roster.nodes().count();
+        let home = Home::new(nodes, store.clone(), outbox_bytes_max, env.clone());
+        let front = Front::new(nodes, tail_bytes_max, env);
+        Self(Arc::new(Inner { store, home, cluster: Some(Cluster { roster, front, sessions: OnceLock::new() }) }))
+    }
+
+    /// Sets the sessions, which get the publications.
+    pub fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
+        self.0.home.set_sessions(sessions);
+        let sink: Arc<dyn ChannelSink> = match &self.0.cluster {
+            None => sessions.clone(),
+            Some(cluster) => {
+                cluster.front.set_sessions(sessions);
+                let _ = cluster.sessions.set(sessions.clone());
+                Arc::new(HomeSink { home: self.0.home.clone(), sessions: sessions.clone() })
+            }
+        };
+        self.0.store.set_channel_sink(&sink);
+    }
+
+    /// The front and the home of a channel of another node.
+    fn remote(&self, channel: &str) -> Option<(&Arc<Front>, NodeIndex)> {
+        let cluster = self.0.cluster.as_ref()?;
+        let home = cluster.roster.home(channel);
+        (home != cluster.roster.own()).then_some((&cluster.front, home))
+    }
+
+    /// Whether this node is the home of a channel.
+    pub fn is_local(&self, channel: &str) -> bool {
+        self.remote(channel).is_none()
+    }
+
+    /// A channel.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn open(&self, channel: &str) -> Result<Channel, ChannelError> {
+        Ok(match self.remote(channel) {
+            None => Channel::Local(self.0.store.channel(channel)?),
+            Some((front, home)) => Channel::Remote(RemoteChannel { front: front.clone(), name: channel.into(), home }),
+        })
+    }
+
+    /// Begins to watch a channel that has a subscriber here; `None`: it needs no watch. `bounds` is
+    /// what the channel keeps; `None`: no history.
+    pub fn attach(&self, channel: &Arc<str>, bounds: Option<HistoryBounds>) -> Option<Attachment> {
+        let (front, home) = self.remote(channel)?;
+        front.attach(channel, home, bounds);
+        Some(Attachment(RemoteChannel { front: front.clone(), name: channel.clone(), home }))
+    }
+
+    /// Submits a publication to be stored. Those of one caller to one channel stay in order.
+    ///
+    /// # Errors
+    /// When the publication is refused.
+    pub async fn submit(
+        &self,
+        channel: &Channel,
+        terms: StoreTerms,
+        publish: Publish,
+    ) -> Result<Accepted, ChannelError> {
+        self.check(&publish.body)?;
+        match channel {
+            Channel::Local(handle) => self.0.home.store(handle.clone(), terms, publish).await,
+            Channel::Remote(RemoteChannel { front, name, home }) => forward(front, *home, name, Some(terms), publish),
+        }
+    }
+
+    /// Submits a publication that is only delivered. Those of one caller to one channel stay in
+    /// order.
+    ///
+    /// # Errors
+    /// When the publication is refused.
+    pub async fn deliver(&self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
+        self.check(&publish.body)?;
+        match self.remote(channel) {
+            None => self.0.home.deliver(channel, publish).await,
+            Some((front, home)) => forward(front, home, channel, None, publish),
+        }
+    }
+
+    fn check(&self, body: &Bytes) -> Result<(), ChannelError> {
+        let fits = self.0.cluster.is_none() || body.len() <= BODY_BYTES_MAX;
+        if fits { Ok(()) } else { Err(ChannelError::TooLarge) }
+    }
+
+    /// Delivers a publication of a channel of this node to other nodes only.
+    pub fn send_to_others(&self, channel: &str, publication: impl FnOnce() -> Publication) {
+        if self.0.cluster.is_some() {
+            self.0.home.publish(channel, &publication());
+        }
+    }
+
+    /// Removes the history of a channel.
+    ///
+    /// # Errors
+    /// Those of the store, or of the home.
+    pub async fn clear(&self, channel: &str) -> Result<(), ChannelError> {
+        match self.remote(channel) {
+            None => self.0.home.clear(channel).await,
+            Some((front, home)) => front.ask(home, channel, Command::Clear(WireClear {})).await.map(drop),
+        }
+    }
+
+    /// The channels' part of the status; `None` without a cluster.
+    pub fn status(&self) -> Option<ChannelsStatus> {
+        let front = &self.0.cluster.as_ref()?.front;
+        let (home, counters) = (&self.0.home, &front.counters);
+        Some(ChannelsStatus {
+            watched: front.channels() as u64,
+            watches: home.watches() as u64,
+            publications_sent: home.publications.load(Relaxed),
+            publications_received: counters.publications.load(Relaxed),
+            histories_read: home.histories.load(Relaxed),
+            histories_requested: counters.history_requests.load(Relaxed),
+            resets: counters.resets.load(Relaxed),
+            gaps: counters.gaps.load(Relaxed),
+            tail_bytes: front.tail_bytes(),
+        })
+    }
+}
+
+/// Sends a publication to the home of its channel.
+fn forward(
+    front: &Front,
+    home: NodeIndex,
+    channel: &str,
+    terms: Option<StoreTerms>,
+    publish: Publish,
+) -> Result<Accepted, ChannelError> {
+    let publish = WirePublish { body: publish.body, store: terms.map(Into::into), key: publish.key };
+    front.request(home, channel, Command::Publish(publish)).map(Accepted::Remote)
+}
+
+/// Delivers the publications of this node's disks, to sessions here and to other nodes.
+struct HomeSink {
+    home: Arc<Home>,
+    sessions: Arc<dyn Sessions>,
+}
+
+impl ChannelSink for HomeSink {
+    fn published(&self, channel: &Arc<str>, epoch: u32, publication: &Arc<Publication>) {
+        self.home.publish(channel, publication);
+        self.sessions.published(channel, epoch, publication);
+    }
+}
+
+impl LinkEvents for Channels {
+    fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
+        if let Some(cluster) = &self.0.cluster {
+            self.0.home.on_up(node, outbox);
+            cluster.front.on_up(node, outbox);
+        }
+    }
+
+    fn on_down(&self, node: NodeIndex) {
+        if let Some(cluster) = &self.0.cluster {
+            self.0.home.on_down(node);
+            cluster.front.on_down(node);
+        }
+    }
+
+    fn on_frame(&self, node: NodeIndex, outbox: &Outbox, kind: Kind) -> Result<(), String> {
+        let (home, Some(Cluster { front, .. })) = (&self.0.home, &self.0.cluster) else { return Ok(()) };
+        match kind {
+            Kind::Watch(frame) => home.on_watch(node, outbox, frame),
+            Kind::Unwatch(frame) => home.on_unwatch(node, frame),
+            Kind::Request(frame) => home.on_request(node, outbox, frame),
+            Kind::Watched(frame) => front.on_watched(node, frame),
+            Kind::Published(frame) => front.on_published(node, frame),
+            Kind::Cleared(frame) => front.on_cleared(node, frame),
+            Kind::Response(frame) => front.on_response(node, frame),
+            _ => return Err("the other node sent an unexpected frame".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
+        self.0.cluster.as_ref()?.sessions.get()?.keep_up()
+    }
+}

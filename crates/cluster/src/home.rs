@@ -1,0 +1,274 @@
+//! Channels of this node with subscribers on other nodes.
+//!
+//! A node that watches a channel gets each of its publications once, whatever the number of its
+//! sessions. The watcher is added before the position is read, so no publication falls in between.
+
+mod requests;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+use steadfast_store::{ChannelHandle, History, HistoryQuery, Position, Publication, Store};
+use tokio::sync::Semaphore;
+
+use crate::channels::Sessions;
+use crate::error::ChannelError;
+use crate::frame::Kind;
+use crate::frame::channels::{Published, Watch, WatchNumber, Watched, WirePosition, WirePublication, to_wire};
+use crate::keys::Keys;
+use crate::outbox::Outbox;
+use crate::roster::NodeIndex;
+use requests::Publisher;
+
+const PARTS: usize = 64;
+
+/// Watches of all nodes together, at most.
+const WATCHES_MAX: usize = 4 << 20;
+
+/// Largest answer to a history request, in permits, and the permits of a link. An answer takes a
+/// permit for each page of bytes, a 64th of the outbox: so answers never fill the outbox.
+const ANSWER_PERMITS: usize = 8;
+const READ_PERMITS: usize = 32;
+const PAGES: u64 = 64;
+
+/// Publications in an answer, at most.
+const ANSWER_PUBLICATIONS_MAX: usize = 100_000;
+
+/// A front that lacks more publications than these gets pages of them before its watch begins.
+const NEAR: u64 = 500;
+
+struct Watcher {
+    node: NodeIndex,
+    number: u64,
+    outbox: Outbox,
+}
+
+/// A channel that other nodes watch.
+#[derive(Default)]
+struct WatchedChannel {
+    watchers: Vec<Watcher>,
+    /// Keeps the channel in the memory of the store.
+    handle: Option<ChannelHandle>,
+}
+
+/// The link to a node with subscribers.
+#[derive(Default)]
+struct FrontLink {
+    watches: HashMap<u64, Arc<str>>,
+    publishers: Vec<Publisher>,
+    reads: Option<Arc<Semaphore>>,
+}
+
+/// See the module.
+pub(crate) struct Home {
+    me: Weak<Self>,
+    env: Env,
+    disks: Store,
+    keys: Keys,
+    sessions: OnceLock<Arc<dyn Sessions>>,
+    parts: Vec<Mutex<HashMap<Arc<str>, WatchedChannel>>>,
+    hasher: RandomState,
+    fronts: Vec<Mutex<FrontLink>>,
+    watches: AtomicUsize,
+    /// Bytes of publications in a page.
+    page_bytes: usize,
+    /// Frames with a publication, sent since the start.
+    pub(crate) publications: AtomicU64,
+    /// Histories read for other nodes since the start.
+    pub(crate) histories: AtomicU64,
+}
+
+impl Home {
+    /// The home of channels on the disks of `store`, in a cluster of that many nodes.
+    pub(crate) fn new(nodes: usize, store: Store, outbox_bytes_max: u64, env: Env) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            keys: Keys::new(env.clone()),
+            env,
+            disks: store,
+            sessions: OnceLock::new(),
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            fronts: (0..nodes).map(|_| Mutex::default()).collect(),
+            watches: AtomicUsize::new(0),
+            page_bytes: usize::try_from(outbox_bytes_max / PAGES).unwrap_or(usize::MAX).max(1),
+            publications: AtomicU64::new(0),
+            histories: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
+        let _ = self.sessions.set(sessions.clone());
+    }
+
+    fn part(&self, channel: &str) -> &Mutex<HashMap<Arc<str>, WatchedChannel>> {
+        &self.parts[self.hasher.hash_one(channel) as usize % PARTS]
+    }
+
+    fn front(&self, node: NodeIndex) -> &Mutex<FrontLink> {
+        &self.fronts[usize::from(node.0)]
+    }
+
+    /// Watches of all other nodes together.
+    pub(crate) fn watches(&self) -> usize {
+        self.watches.load(Relaxed)
+    }
+
+    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
+        let mut front = self.front(node).lock();
+        front.publishers = self.start_publishers(outbox);
+        front.reads = Some(Arc::new(Semaphore::new(READ_PERMITS)));
+    }
+
+    pub(crate) fn on_down(&self, node: NodeIndex) {
+        let front = std::mem::take(&mut *self.front(node).lock());
+        for (number, name) in front.watches {
+            self.remove(node, number, &name);
+        }
+    }
+
+    fn remove(&self, node: NodeIndex, number: u64, name: &Arc<str>) {
+        self.watches.fetch_sub(1, Relaxed);
+        let mut part = self.part(name).lock();
+        if let Some(channel) = part.get_mut(name) {
+            channel.watchers.retain(|watcher| (watcher.node, watcher.number) != (node, number));
+            if channel.watchers.is_empty() {
+                part.remove(name);
+            }
+        }
+    }
+
+    pub(crate) fn on_unwatch(&self, node: NodeIndex, frame: WatchNumber) {
+        let name = self.front(node).lock().watches.remove(&frame.number);
+        if let Some(name) = name {
+            self.remove(node, frame.number, &name);
+        }
+    }
+
+    /// A node watches a channel.
+    pub(crate) fn on_watch(&self, node: NodeIndex, outbox: &Outbox, watch: Watch) {
+        let number = watch.number;
+        if self.watches() >= WATCHES_MAX {
+            outbox.send(Kind::Watched(failed(number, ChannelError::LimitExceeded)).to_bytes());
+            return;
+        }
+        let name: Arc<str> = watch.channel.as_str().into();
+        if self.front(node).lock().watches.insert(number, name.clone()).is_some() {
+            return;
+        }
+        self.watches.fetch_add(1, Relaxed);
+        if !watch.history {
+            self.add(&name, Watcher { node, number, outbox: outbox.clone() }, None);
+            let position = WirePosition::default();
+            outbox.send(Kind::Watched(Watched { number, position, ..Watched::default() }).to_bytes());
+            return;
+        }
+        let (Some(home), outbox) = (self.me.upgrade(), outbox.clone()) else { return };
+        self.env.spawn("cluster watch", async move {
+            let answer = match home.answer_watch(node, &outbox, &name, &watch).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    // The front watches again, with another number.
+                    home.on_unwatch(node, WatchNumber { number });
+                    failed(number, error)
+                }
+            };
+            outbox.send(Kind::Watched(answer).to_bytes());
+        });
+    }
+
+    /// From now on the front gets the publications of the channel, unless it has ended the watch.
+    fn add(&self, name: &Arc<str>, watcher: Watcher, handle: Option<&ChannelHandle>) {
+        let front = self.front(watcher.node).lock();
+        if front.watches.contains_key(&watcher.number) {
+            let mut part = self.part(name).lock();
+            let channel = part.entry(name.clone()).or_default();
+            channel.watchers.push(watcher);
+            channel.handle = channel.handle.take().or_else(|| handle.cloned());
+        }
+    }
+
+    /// Answers a watch: sends what the front lacks, and begins the watch before the last read.
+    async fn answer_watch(
+        &self,
+        node: NodeIndex,
+        outbox: &Outbox,
+        name: &Arc<str>,
+        watch: &Watch,
+    ) -> Result<Watched, ChannelError> {
+        let handle = self.disks.channel(name)?;
+        let answer =
+            |position: Position| Watched { number: watch.number, position: position.into(), ..Watched::default() };
+        let watcher = || Watcher { node, number: watch.number, outbox: outbox.clone() };
+        let (mut last, mut added) = (watch.last.map(Position::from), false);
+        loop {
+            if !added && last.is_none_or(|last| !is_far(last, handle.position().unwrap_or(last))) {
+                self.add(name, watcher(), Some(&handle));
+                added = true;
+            }
+            let position = handle.position()?;
+            let Some(from) = last.filter(|last| *last != position) else { return Ok(answer(position)) };
+            let Some(history) = self.page(node, outbox, &handle, from).await? else {
+                if !added {
+                    self.add(name, watcher(), Some(&handle));
+                }
+                return Ok(Watched { reset: true, ..answer(handle.position()?) });
+            };
+            let offset = history.publications.last().map_or(from.offset, |newest| newest.offset);
+            let reached = Position { offset, ..from };
+            let page = Watched { missed: to_wire(&history.publications), ..answer(reached) };
+            if added && reached == history.position {
+                return Ok(page);
+            }
+            outbox.send(Kind::Watched(Watched { more: true, ..page }).to_bytes());
+            last = Some(reached);
+        }
+    }
+
+    /// A page of the publications after a position; `None`: the channel cannot continue there.
+    async fn page(
+        &self,
+        node: NodeIndex,
+        outbox: &Outbox,
+        handle: &ChannelHandle,
+        from: Position,
+    ) -> Result<Option<History>, ChannelError> {
+        let _permits = self.read_permits(node, outbox, 1).await?;
+        self.histories.fetch_add(1, Relaxed);
+        let query = HistoryQuery { since: Some(from), limit: ANSWER_PUBLICATIONS_MAX, reverse: false };
+        let history = handle.history_within(query, self.page_bytes).await?;
+        Ok(Some(history).filter(|history| history.complete))
+    }
+
+    /// Sends a publication to the nodes that watch its channel, once each.
+    pub(crate) fn publish(&self, channel: &str, publication: &Publication) {
+        let part = self.part(channel).lock();
+        let Some(channel) = part.get(channel) else { return };
+        for watcher in &channel.watchers {
+            let publication = WirePublication::from(publication);
+            watcher.outbox.send(Kind::Published(Published { number: watcher.number, publication }).to_bytes());
+            self.publications.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The history of a channel was removed: the nodes that watch it drop what they have in memory.
+    pub(crate) fn on_cleared(&self, channel: &str) {
+        let part = self.part(channel).lock();
+        for watcher in part.get(channel).into_iter().flat_map(|channel| &channel.watchers) {
+            watcher.outbox.send(Kind::Cleared(WatchNumber { number: watcher.number }).to_bytes());
+        }
+    }
+}
+
+/// Whether a front at `last` lacks many publications.
+fn is_far(last: Position, top: Position) -> bool {
+    last.epoch == top.epoch && last.offset + NEAR < top.offset
+}
+
+fn failed(number: u64, error: ChannelError) -> Watched {
+    Watched { number, error: error as u32, ..Watched::default() }
+}

@@ -1,0 +1,242 @@
+//! Requests of other nodes to the home of a channel.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use steadfast_flow::Permit;
+use steadfast_log::{Durability, Priority};
+use steadfast_store::{ChannelHandle, HistoryQuery, NewPublication, Position, Publication};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, Home};
+use crate::channels::{Accepted, Publish, StoreTerms};
+use crate::error::ChannelError;
+use crate::frame::channels::{Command, Request, Response, WireHistoryQuery, WirePublish, WireStore, to_wire};
+use crate::frame::{FRAME_BYTES_MAX, Kind};
+use crate::outbox::Outbox;
+use crate::roster::NodeIndex;
+
+/// Publishers of a link. The publications of one channel have the same one, which keeps their order.
+const PUBLISHERS: usize = 16;
+
+/// Publications that may wait for a publisher.
+const PUBLISHER_QUEUE: usize = 1024;
+
+/// A publication that waits to be submitted.
+pub(super) struct QueuedPublish {
+    number: u64,
+    channel: String,
+    publish: WirePublish,
+}
+
+/// Queue of a task that submits publications.
+pub(super) type Publisher = mpsc::Sender<QueuedPublish>;
+
+impl From<WireStore> for StoreTerms {
+    fn from(store: WireStore) -> Self {
+        Self {
+            history_size: store.history_size,
+            history_ttl_ms: store.history_ttl_ms,
+            durability: if store.asynchronous { Durability::Async } else { Durability::Sync },
+            priority: if store.reserved { Priority::Delete } else { Priority::Write },
+            leaves_percent: store.leaves_percent.min(100) as u8,
+        }
+    }
+}
+
+impl From<StoreTerms> for WireStore {
+    fn from(terms: StoreTerms) -> Self {
+        Self {
+            history_size: terms.history_size,
+            history_ttl_ms: terms.history_ttl_ms,
+            asynchronous: terms.durability == Durability::Async,
+            reserved: terms.priority == Priority::Delete,
+            leaves_percent: terms.leaves_percent.into(),
+        }
+    }
+}
+
+fn respond(outbox: &Outbox, number: u64, result: Result<Response, ChannelError>) {
+    let response = match result {
+        Ok(response) => Response { number, ..response },
+        Err(error) => Response { number, error: error as u32, ..Response::default() },
+    };
+    let frame = Kind::Response(response).to_bytes();
+    if frame.len() > FRAME_BYTES_MAX {
+        return respond(outbox, number, Err(ChannelError::TooLarge));
+    }
+    outbox.send(frame);
+}
+
+fn at(position: Position) -> Response {
+    Response { position: position.into(), ..Response::default() }
+}
+
+impl Home {
+    /// Tasks that submit the publications that arrive on a link, until it ends.
+    pub(super) fn start_publishers(&self, outbox: &Outbox) -> Vec<Publisher> {
+        let Some(home) = self.me.upgrade() else { return Vec::new() };
+        let start = |_| {
+            let (sender, mut queue) = mpsc::channel::<QueuedPublish>(PUBLISHER_QUEUE);
+            let (home, outbox) = (home.clone(), outbox.clone());
+            self.env.spawn_critical("cluster publisher", async move {
+                while let Some(QueuedPublish { number, channel, publish }) = queue.recv().await {
+                    // Its front already reported that the outcome is unknown.
+                    if outbox.is_closed() {
+                        return;
+                    }
+                    home.publish_for(&outbox, number, channel, publish).await;
+                }
+            });
+            sender
+        };
+        (0..PUBLISHERS).map(start).collect()
+    }
+
+    /// Carries out a request of a node.
+    pub(crate) fn on_request(&self, node: NodeIndex, outbox: &Outbox, request: Request) {
+        let Request { number, channel, command } = request;
+        let Some(home) = self.me.upgrade() else { return };
+        let outbox = outbox.clone();
+        match command {
+            Some(Command::Publish(publish)) => {
+                let front = self.front(node).lock();
+                let at = self.hasher.hash_one(&channel) as usize % PUBLISHERS;
+                let queued = QueuedPublish { number, channel, publish };
+                if front.publishers.get(at).is_none_or(|publisher| publisher.try_send(queued).is_err()) {
+                    respond(&outbox, number, Err(ChannelError::Busy));
+                }
+            }
+            Some(Command::History(query)) => self.env.spawn("cluster history", async move {
+                let history = home.history_for(node, &outbox, &channel, query).await;
+                respond(&outbox, number, history);
+            }),
+            Some(Command::Clear(_)) => self.env.spawn("cluster history removal", async move {
+                let cleared = home.clear(&channel).await;
+                respond(&outbox, number, cleared.map(|()| Response::default()));
+            }),
+            None => respond(&outbox, number, Err(ChannelError::Internal)),
+        }
+    }
+
+    /// Submits a publication of a node, and responds after its commit.
+    async fn publish_for(&self, outbox: &Outbox, number: u64, channel: String, publish: WirePublish) {
+        if let Some(keep_up) = self.sessions.get().and_then(|sessions| sessions.keep_up()) {
+            keep_up.await;
+        }
+        let (outbox, WirePublish { body, store, key }) = (outbox.clone(), publish);
+        let publish = Publish { body, key, permit: None };
+        let accepted = match (store, self.handle(&channel)) {
+            (Some(terms), Ok(handle)) => self.store(handle, terms.into(), publish).await,
+            (Some(_), Err(error)) => Err(error),
+            (None, _) => self.deliver(&channel, publish).await,
+        };
+        match accepted {
+            Ok(accepted) => self.env.spawn("cluster publication", async move {
+                respond(&outbox, number, accepted.resolved().await.map(at));
+            }),
+            Err(error) => respond(&outbox, number, Err(error)),
+        }
+    }
+
+    /// Publishes in a channel of this node.
+    pub(crate) async fn store(
+        &self,
+        handle: ChannelHandle,
+        terms: StoreTerms,
+        publish: Publish,
+    ) -> Result<Accepted, ChannelError> {
+        let Publish { body, key, permit } = publish;
+        let name = handle.name().clone();
+        let submit = async move {
+            if terms.leaves_percent > 0 && handle.spare_percent()? < terms.leaves_percent {
+                return Err(ChannelError::DiskNearlyFull);
+            }
+            let StoreTerms { history_size, history_ttl_ms, durability, priority, .. } = terms;
+            let new = NewPublication { body, history_size, history_ttl_ms, durability, priority };
+            Ok(Accepted::Pending(handle.submit(new).await?))
+        };
+        if key.is_empty() { submit.await } else { Ok(self.keyed(&name, key, permit, submit)) }
+    }
+
+    /// Delivers a publication of a channel of this node, here and to other nodes, without storing
+    /// it.
+    pub(crate) async fn deliver(&self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
+        let Publish { body, key, permit } = publish;
+        let (Some(home), name) = (self.me.upgrade(), Arc::from(channel)) else { return Err(ChannelError::Stopping) };
+        let submit = async move {
+            let publication = Arc::new(Publication { offset: 0, time_ms: home.env.wall_ms(), body });
+            home.publish(&name, &publication);
+            if let Some(sessions) = home.sessions.get() {
+                sessions.published(&name, 0, &publication);
+            }
+            Ok(Accepted::Delivered)
+        };
+        if key.is_empty() { submit.await } else { Ok(self.keyed(channel, key, permit, submit)) }
+    }
+
+    /// Publishes once for all attempts with a key. The key stays in flight until the result is
+    /// certain, so a retry never publishes twice.
+    fn keyed(
+        &self,
+        channel: &str,
+        key: String,
+        permit: Option<Permit>,
+        submit: impl Future<Output = Result<Accepted, ChannelError>> + Send + 'static,
+    ) -> Accepted {
+        let publishing = async move {
+            let published = submit.await?.resolved().await;
+            drop(permit);
+            published
+        };
+        let (keys, channel) = (self.keys.clone(), channel.to_owned());
+        Accepted::Keyed(Box::pin(async move { keys.once(&channel, &key, publishing).await }))
+    }
+
+    fn handle(&self, channel: &str) -> Result<ChannelHandle, ChannelError> {
+        let known = self.part(channel).lock().get(channel).and_then(|channel| channel.handle.clone());
+        match known {
+            Some(handle) => Ok(handle),
+            None => Ok(self.disks.channel(channel)?),
+        }
+    }
+
+    /// Permits to read that many pages for an answer on a link. Answers are not read while the
+    /// outbox has much to send.
+    pub(super) async fn read_permits(
+        &self,
+        node: NodeIndex,
+        outbox: &Outbox,
+        pages: usize,
+    ) -> Result<OwnedSemaphorePermit, ChannelError> {
+        let reads = self.front(node).lock().reads.clone().ok_or(ChannelError::HomeUnreachable)?;
+        let permits = reads.acquire_many_owned(pages as u32).await.map_err(|_| ChannelError::HomeUnreachable)?;
+        outbox.drained().await;
+        Ok(permits)
+    }
+
+    async fn history_for(
+        &self,
+        node: NodeIndex,
+        outbox: &Outbox,
+        channel: &str,
+        query: WireHistoryQuery,
+    ) -> Result<Response, ChannelError> {
+        let bytes_max = usize::try_from(query.bytes_max).unwrap_or(usize::MAX).min(ANSWER_PERMITS * self.page_bytes);
+        let _permits = self.read_permits(node, outbox, bytes_max.div_ceil(self.page_bytes).max(1)).await?;
+        self.histories.fetch_add(1, Relaxed);
+        let query = query.query();
+        let query = HistoryQuery { limit: query.limit.min(ANSWER_PUBLICATIONS_MAX), ..query };
+        let history = self.handle(channel)?.history_within(query, bytes_max).await?;
+        let publications = to_wire(&history.publications);
+        Ok(Response { publications, complete: history.complete, ..at(history.position) })
+    }
+
+    /// Removes the history of a channel, also from the memory of other nodes.
+    pub(crate) async fn clear(&self, channel: &str) -> Result<(), ChannelError> {
+        self.handle(channel)?.clear().await?;
+        self.on_cleared(channel);
+        Ok(())
+    }
+}
