@@ -8,41 +8,11 @@ import signal
 import pytest
 
 from harness import wait
-from harness.server import free_port
+from harness.cluster import Nodes
 from test_live_proxy_tls import Authority
 
 # A lost link is found within 3 s; a second more is for the status.
 LOST_S = 4
-
-
-class Nodes:
-    """Servers that are nodes of one cluster, by name."""
-
-    def __init__(self, make_server):
-        self.make_server = make_server
-        self.ports = {name: free_port() for name in "ab"}
-        self.servers = {}
-
-    def make(self, name, start=True, **settings):
-        """A node; `settings` without `cluster.`."""
-        nodes = ",".join(f"{node}=127.0.0.1:{port}" for node, port in self.ports.items())
-        own = {"name": name, "nodes": nodes, "homes": "a,b", "secret": "0123456789abcdef",
-               "listen": f"127.0.0.1:{self.ports[name]}", **settings}
-        own = {f"cluster.{key}": value for key, value in own.items()}
-        self.servers[name] = self.make_server(name=name, start=start, settings=own)
-        return self.servers[name]
-
-    def link(self, name):
-        """The state of the other node's link, as `name` shows it."""
-        nodes = self.servers[name].status()["cluster"]["nodes"]
-        assert [node["name"] for node in nodes if node["link"] is None] == [name]
-        return next(node["link"] for node in nodes if node["link"])
-
-    def is_up(self, *names):
-        return all(self.link(name)["state"] == "up" and self.link(name)["round_trip_us"] is not None for name in names)
-
-    def connected(self):
-        wait.until(lambda: self.is_up("a", "b"), what="a link")
 
 
 @pytest.fixture
@@ -61,7 +31,7 @@ def test_a_link_is_opened_and_shown(nodes):
     nodes.connected()
     assert f"cluster=127.0.0.1:{nodes.ports['a']}" in a.log()
     cluster, link = shown(b)
-    assert "node b of 2; homes: a, b" in cluster and "channels do not cross nodes yet" in cluster
+    assert "node b of 2; homes: a, b" in cluster and "presence does not cross nodes yet" in cluster
     assert re.fullmatch(rf"link +a at 127\.0\.0\.1:{nodes.ports['a']}: up for \d+ s, round trip .+ ms, 0 B wait to be sent", link), link
     metrics = a.metrics()
     assert metrics['steadfast_cluster_link_up{node="b"}'] == 1

@@ -3,104 +3,27 @@
 //! A channel is either here, on the disks of this node, or at another home. Without a cluster all
 //! channels are here.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde::Serialize;
-use steadfast_flow::{BoxFuture, Env, Permit};
-use steadfast_log::{Durability, Priority};
-use steadfast_store::{
-    ChannelHandle, ChannelSink, History, HistoryQuery, PendingPublication, Position, Publication, Store,
-};
-use tokio::sync::oneshot;
+use steadfast_flow::{BoxFuture, Env};
+use steadfast_store::{ChannelHandle, ChannelSink, History, HistoryQuery, Position, Publication, Store};
 
 use crate::error::ChannelError;
+use crate::events::LinkEvents;
 use crate::frame::Kind;
-use crate::frame::channels::{Command, Response, WireClear, WirePublish};
+use crate::frame::channels::{Command, WireClear, WirePublish};
 use crate::front::{Front, HistoryBounds};
 use crate::home::Home;
-use crate::links::LinkEvents;
 use crate::outbox::Outbox;
+use crate::publish::{Accepted, Publish, StoreTerms};
 use crate::roster::{NodeIndex, Roster};
+use crate::sessions::Sessions;
 
 /// Largest payload of a publication in a cluster, bytes. It must fit into a frame.
 const BODY_BYTES_MAX: usize = 8 << 20;
-
-/// The sessions of this node.
-pub trait Sessions: ChannelSink {
-    /// Publications of a channel may be missing, and those before `position` are not delivered any
-    /// more. Sessions with a position must recover.
-    fn reset(&self, channel: &Arc<str>, position: Position);
-
-    /// Completes when the backlog of publications is within its bound; `None`: it is now.
-    fn keep_up(&self) -> Option<BoxFuture<'_, ()>>;
-}
-
-/// How to store a publication: see [`steadfast_store::NewPublication`].
-#[derive(Debug, Clone, Copy)]
-pub struct StoreTerms {
-    /// Number of publications that the channel keeps, this one included; at least 1.
-    pub history_size: u64,
-    /// Time that this publication is kept, milliseconds.
-    pub history_ttl_ms: u64,
-    /// When the publication is answered and delivered.
-    pub durability: Durability,
-    /// Whether it may use space reserved for deletes.
-    pub priority: Priority,
-    /// Share of the disk that it must leave free, percent.
-    pub leaves_percent: u8,
-}
-
-/// A publication to submit.
-pub struct Publish {
-    /// Payload.
-    pub body: Bytes,
-    /// Idempotency key; empty: none.
-    pub key: String,
-    /// Memory of a publication with a key: it may outlive its request.
-    pub permit: Option<Permit>,
-}
-
-/// A submitted publication.
-pub enum Accepted {
-    /// It is not stored.
-    Delivered,
-    /// It has its position here.
-    Pending(PendingPublication),
-    /// It has a key.
-    Keyed(BoxFuture<'static, Result<Position, ChannelError>>),
-    /// Its home answers.
-    Remote(oneshot::Receiver<Result<Response, ChannelError>>),
-}
-
-impl Accepted {
-    /// Waits for the commit, at most as long as a write may wait for a hanging disk.
-    ///
-    /// # Errors
-    /// When the commit cannot be confirmed. The publication may still be committed.
-    pub async fn committed(self) -> Result<Position, ChannelError> {
-        match self {
-            Self::Pending(pending) => Ok(pending.committed().await?.position),
-            other => other.resolved().await,
-        }
-    }
-
-    /// Waits for the commit, however long the disk hangs.
-    ///
-    /// # Errors
-    /// When the publication was not committed, or the link to its home was lost.
-    pub async fn resolved(self) -> Result<Position, ChannelError> {
-        match self {
-            Self::Delivered => Ok(Position::default()),
-            Self::Pending(pending) => Ok(pending.resolved().await?.position),
-            Self::Keyed(published) => published.await,
-            Self::Remote(answer) => {
-                answer.await.unwrap_or(Err(ChannelError::OutcomeUnknown)).map(|response| response.position.into())
-            }
-        }
-    }
-}
 
 /// A channel.
 #[derive(Clone)]
@@ -190,10 +113,9 @@ pub struct ChannelsStatus {
 struct Cluster {
     roster: Arc<Roster>,
     front: Arc<Front>,
-    sessions: OnceLock<Arc<dyn Sessions>>,
 }
 
-struct Inner {
+struct ChannelsShared {
     store: Store,
     home: Arc<Home>,
     cluster: Option<Cluster>,
@@ -201,13 +123,13 @@ struct Inner {
 
 /// See the module. Clones share it.
 #[derive(Clone)]
-pub struct Channels(Arc<Inner>);
+pub struct Channels(Arc<ChannelsShared>);
 
 impl Channels {
     /// The channels of a process without a cluster.
     pub fn alone(store: Store, env: Env) -> Self {
         let home = Home::new(0, store.clone(), 0, env);
-        Self(Arc::new(Inner { store, home, cluster: None }))
+        Self(Arc::new(ChannelsShared { store, home, cluster: None }))
     }
 
     /// The channels of a node. Publications of other nodes take at most `tail_bytes_max` bytes of
@@ -215,22 +137,22 @@ impl Channels {
     pub fn new(store: Store, roster: Arc<Roster>, tail_bytes_max: u64, outbox_bytes_max: u64, env: Env) -> Self {
         let nodes = roster.nodes().count();
         let home = Home::new(nodes, store.clone(), outbox_bytes_max, env.clone());
+        let sink: Arc<dyn ChannelSink> = home.clone();
+        store.set_channel_sink(&sink);
         let front = Front::new(nodes, tail_bytes_max, env);
-        Self(Arc::new(Inner { store, home, cluster: Some(Cluster { roster, front, sessions: OnceLock::new() }) }))
+        Self(Arc::new(ChannelsShared { store, home, cluster: Some(Cluster { roster, front }) }))
     }
 
     /// Sets the sessions, which get the publications.
     pub fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
         self.0.home.set_sessions(sessions);
-        let sink: Arc<dyn ChannelSink> = match &self.0.cluster {
-            None => sessions.clone(),
-            Some(cluster) => {
-                cluster.front.set_sessions(sessions);
-                let _ = cluster.sessions.set(sessions.clone());
-                Arc::new(HomeSink { home: self.0.home.clone(), sessions: sessions.clone() })
+        match &self.0.cluster {
+            Some(cluster) => cluster.front.set_sessions(sessions),
+            None => {
+                let sink: Arc<dyn ChannelSink> = sessions.clone();
+                self.0.store.set_channel_sink(&sink);
             }
-        };
-        self.0.store.set_channel_sink(&sink);
+        }
     }
 
     /// The front and the home of a channel of another node.
@@ -347,19 +269,6 @@ fn forward(
     front.request(home, channel, Command::Publish(publish)).map(Accepted::Remote)
 }
 
-/// Delivers the publications of this node's disks, to sessions here and to other nodes.
-struct HomeSink {
-    home: Arc<Home>,
-    sessions: Arc<dyn Sessions>,
-}
-
-impl ChannelSink for HomeSink {
-    fn published(&self, channel: &Arc<str>, epoch: u32, publication: &Arc<Publication>) {
-        self.home.publish(channel, publication);
-        self.sessions.published(channel, epoch, publication);
-    }
-}
-
 impl LinkEvents for Channels {
     fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
         if let Some(cluster) = &self.0.cluster {
@@ -391,6 +300,6 @@ impl LinkEvents for Channels {
     }
 
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
-        self.0.cluster.as_ref()?.sessions.get()?.keep_up()
+        self.0.home.keep_up()
     }
 }

@@ -23,11 +23,11 @@ use steadfast_flow::Env;
 use steadfast_store::{Position, Publication};
 use tokio::sync::Notify;
 
-use crate::channels::Sessions;
 use crate::frame::Kind;
 use crate::frame::channels::{Published, Response, WatchNumber, Watched};
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
+use crate::sessions::Sessions;
 use links::HomeLink;
 use requests::Question;
 use state::{Arrival, Catchup, FrontChannel};

@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
-use steadfast_flow::Env;
-use steadfast_store::{ChannelHandle, History, HistoryQuery, Position, Publication, Store};
+use steadfast_flow::{BoxFuture, Env};
+use steadfast_store::{ChannelHandle, ChannelSink, History, HistoryQuery, Position, Publication, Store};
 use tokio::sync::Semaphore;
 
-use crate::channels::Sessions;
 use crate::error::ChannelError;
 use crate::frame::Kind;
 use crate::frame::channels::{Published, Watch, WatchNumber, Watched, WirePosition, WirePublication, to_wire};
 use crate::keys::Keys;
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
+use crate::sessions::Sessions;
 use requests::Publisher;
 
 const PARTS: usize = 64;
@@ -103,6 +103,11 @@ impl Home {
 
     pub(crate) fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
         let _ = self.sessions.set(sessions.clone());
+    }
+
+    /// Completes when the sessions of this node keep up; `None`: they do.
+    pub(crate) fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
+        self.sessions.get()?.keep_up()
     }
 
     fn part(&self, channel: &str) -> &Mutex<HashMap<Arc<str>, WatchedChannel>> {
@@ -267,6 +272,15 @@ impl Home {
 /// Whether a front at `last` lacks many publications.
 fn is_far(last: Position, top: Position) -> bool {
     last.epoch == top.epoch && last.offset + NEAR < top.offset
+}
+
+impl ChannelSink for Home {
+    fn published(&self, channel: &Arc<str>, epoch: u32, publication: &Arc<Publication>) {
+        self.publish(channel, publication);
+        if let Some(sessions) = self.sessions.get() {
+            sessions.published(channel, epoch, publication);
+        }
+    }
 }
 
 fn failed(number: u64, error: ChannelError) -> Watched {

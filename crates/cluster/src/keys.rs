@@ -91,7 +91,7 @@ impl Keys {
         };
         let outcome =
             self.0.env.timeout(WAIT, outcome.wait_for(Option::is_some)).await.ok_or(ChannelError::DiskHangs)?;
-        outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or(Err(ChannelError::Internal))
+        outcome.ok().and_then(|outcome| *outcome).unwrap_or(Err(ChannelError::Internal))
     }
 
     fn now_ms(&self) -> u64 {

@@ -8,8 +8,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use steadfast_flow::Env;
 
+use crate::events::LinkEvents;
 use crate::frame::{Frame, FrameDecoder, Kind, Ping};
-use crate::links::LinkEvents;
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
 use crate::status::LinkCounters;

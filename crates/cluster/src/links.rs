@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::Env;
 use tokio::sync::watch;
 
-use crate::frame::Kind;
+use crate::events::LinkEvents;
 use crate::handshake::{Identity, Peer, Refusal, random_bytes};
 use crate::link::{Incoming, Serving, ping, run};
 use crate::outbox::Outbox;
@@ -33,24 +33,6 @@ pub struct ClusterOptions {
     pub secret: Vec<u8>,
     /// Bytes that may wait to be sent on a link. A link above it is closed.
     pub outbox_bytes_max: u64,
-}
-
-/// The layer above the links.
-pub trait LinkEvents: Send + Sync + 'static {
-    /// A link to a node is up. Frames for it go into the outbox.
-    fn on_up(&self, node: NodeIndex, outbox: &Outbox);
-
-    /// The link to a node has ended. No frame of it follows, and no other link is up.
-    fn on_down(&self, node: NodeIndex);
-
-    /// A frame of a node, in order.
-    ///
-    /// # Errors
-    /// The frame is against the protocol: the link is closed. The text is for operators.
-    fn on_frame(&self, node: NodeIndex, outbox: &Outbox, kind: Kind) -> Result<(), String>;
-
-    /// Completes when more frames can be handled; `None`: they can.
-    fn keep_up(&self) -> Option<BoxFuture<'_, ()>>;
 }
 
 /// The newest link to a node.

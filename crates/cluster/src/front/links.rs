@@ -21,7 +21,7 @@ const REQUESTS_MAX: usize = 65_536;
 /// The answer to a request.
 pub(super) type Answer = Result<Response, ChannelError>;
 
-struct WatchedChannel {
+struct FrontWatch {
     name: Arc<str>,
     answered: bool,
 }
@@ -32,7 +32,7 @@ pub(super) struct HomeLink {
     outbox: Option<Outbox>,
     /// When the link was lost; at first, the start of this process.
     pub(super) down_since: Duration,
-    watches: HashMap<u64, WatchedChannel>,
+    watches: HashMap<u64, FrontWatch>,
     unanswered: usize,
     /// Channels to watch when there are fewer unanswered watches.
     queue: VecDeque<Arc<str>>,
@@ -90,7 +90,7 @@ impl HomeLink {
     }
 
     pub(super) fn watch(&mut self, number: u64, name: &Arc<str>) {
-        self.watches.insert(number, WatchedChannel { name: name.clone(), answered: false });
+        self.watches.insert(number, FrontWatch { name: name.clone(), answered: false });
         self.unanswered += 1;
     }
 

@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use steadfast_flow::Permit;
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{ChannelHandle, HistoryQuery, NewPublication, Position, Publication};
+use steadfast_store::{ChannelHandle, ChannelSink, HistoryQuery, NewPublication, Position, Publication};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, Home};
-use crate::channels::{Accepted, Publish, StoreTerms};
 use crate::error::ChannelError;
 use crate::frame::channels::{Command, Request, Response, WireHistoryQuery, WirePublish, WireStore, to_wire};
 use crate::frame::{FRAME_BYTES_MAX, Kind};
 use crate::outbox::Outbox;
+use crate::publish::{Accepted, Publish, StoreTerms};
 use crate::roster::NodeIndex;
 
-/// Publishers of a link. The publications of one channel have the same one, which keeps their order.
+/// Publishers of a link. Publications of one channel have the same one, which keeps their order.
 const PUBLISHERS: usize = 16;
 
 /// Publications that may wait for a publisher.
@@ -122,7 +122,7 @@ impl Home {
 
     /// Submits a publication of a node, and responds after its commit.
     async fn publish_for(&self, outbox: &Outbox, number: u64, channel: String, publish: WirePublish) {
-        if let Some(keep_up) = self.sessions.get().and_then(|sessions| sessions.keep_up()) {
+        if let Some(keep_up) = self.keep_up() {
             keep_up.await;
         }
         let (outbox, WirePublish { body, store, key }) = (outbox.clone(), publish);
@@ -167,10 +167,7 @@ impl Home {
         let (Some(home), name) = (self.me.upgrade(), Arc::from(channel)) else { return Err(ChannelError::Stopping) };
         let submit = async move {
             let publication = Arc::new(Publication { offset: 0, time_ms: home.env.wall_ms(), body });
-            home.publish(&name, &publication);
-            if let Some(sessions) = home.sessions.get() {
-                sessions.published(&name, 0, &publication);
-            }
+            home.published(&name, 0, &publication);
             Ok(Accepted::Delivered)
         };
         if key.is_empty() { submit.await } else { Ok(self.keyed(channel, key, permit, submit)) }

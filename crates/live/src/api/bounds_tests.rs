@@ -64,3 +64,20 @@ async fn a_history_page_ends_at_its_bound_in_bytes() {
     }
     assert_eq!(found, (1..=20).collect::<Vec<_>>());
 }
+
+/// A broadcast that repeats a channel, and a parallel batch.
+#[tokio::test]
+async fn a_key_counts_within_one_request_too() {
+    let api = Api::new(node_with(CONFIG).await);
+    let publish =
+        || Publish { data: b"1".to_vec(), tags: Default::default(), skip_history: false, idempotency_key: "k".into() };
+    let channels = vec!["a".to_owned(), "b".to_owned(), "a".to_owned(), "a".to_owned()];
+    let done = api.carry_out(Command::Broadcast(channels, publish()), &Terms::default()).await.expect("published");
+    let Done::Broadcast(positions) = done else { panic!("{done:?}") };
+    let offsets: Vec<_> = positions.into_iter().map(|position| position.map(|at| at.offset)).collect();
+    assert_eq!(offsets, vec![Ok(1); 4]);
+    let commands = (0..4).map(|_| Ok(Command::Publish("c".into(), publish()))).collect();
+    for answer in api.batch(commands, true, &Terms::default()).await.expect("carried out") {
+        assert!(matches!(answer, Ok(Done::Published(Position { offset: 1, .. }))), "{answer:?}");
+    }
+}

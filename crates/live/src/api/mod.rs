@@ -4,7 +4,6 @@
 #[cfg(test)]
 mod bounds_tests;
 pub(crate) mod json;
-mod keys;
 pub(crate) mod result;
 
 use std::collections::BTreeMap;
@@ -18,8 +17,6 @@ use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_flow::{Permit, stages};
 use steadfast_store::Position;
-
-use keys::Keys;
 
 use crate::answer::held;
 use crate::commands::parse_client;
@@ -224,13 +221,12 @@ impl Terms {
 /// The server API of a node.
 pub struct Api {
     node: Arc<Node>,
-    keys: Keys,
 }
 
 impl Api {
     /// The API of a node.
     pub fn new(node: Arc<Node>) -> Self {
-        Self { keys: Keys::new(node.env.clone()), node }
+        Self { node }
     }
 
     /// Carries out a command.
@@ -284,7 +280,7 @@ impl Api {
             }
             Command::HistoryRemove(channel) => {
                 self.with_history(&channel)?;
-                self.node.handle(&channel)?.clear().await.map_err(|e| refusal(&e))?;
+                self.node.homes.clear(&channel).await.map_err(refusal)?;
                 Ok(Done::Nothing)
             }
             Command::Channels(pattern) => {
@@ -340,21 +336,12 @@ impl Api {
         if publish.idempotency_key.is_empty() {
             return self.node.submit(channel, &publish.publication, wanted).await?.committed().await;
         }
-        let (node, name, keyed) = (self.node.clone(), channel.to_owned(), publish.clone());
+        let node = &self.node;
         // The publication outlives a request that ends early, so it takes its own memory permit.
         let bytes = node.keyed_bytes.clamp(data.len() as u64 + PUBLICATION_BYTES);
         let permit = node.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
-        let publishing = async move {
-            // The key stays in flight until the result is certain, so that a retry never publishes
-            // twice.
-            let published = match node.submit(&name, &keyed.publication, wanted).await {
-                Ok(accepted) => accepted.resolved().await,
-                Err(error) => Err(error),
-            };
-            drop(permit);
-            published
-        };
-        self.keys.once(channel, &publish.idempotency_key, publishing).await
+        let key = Some((publish.idempotency_key.clone(), permit));
+        node.submit_with_key(channel, &publish.publication, wanted, key).await?.committed().await
     }
 
     fn with_presence(&self, channel: &str) -> Result<(), ClientError> {

@@ -347,7 +347,7 @@ impl Node {
         let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let read = self.read(&self.handle(&request.channel)?, query).await?;
+        let read = self.read(&self.channel(&request.channel)?, query).await?;
         let (history, permit) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
         let requested = request.since.as_ref().filter(|s| !s.epoch.is_empty());
         if requested.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {

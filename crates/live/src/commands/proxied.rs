@@ -16,7 +16,6 @@ use crate::proxy::{
 use crate::session::SessionIdentity;
 
 use super::Refused;
-use super::subscribe::unsubscribed;
 
 /// Extension of a session or subscription when the back end cannot be reached, milliseconds.
 const RETRY_MS: u64 = 60_000;
@@ -128,7 +127,7 @@ impl Node {
             Ok(Lasts { expires_ms, info, .. }) => {
                 SessionMessage::SubRefreshed { channel, expires_ms, info, reply: None }
             }
-            Err(()) => unsubscribed(channel, codes::UNSUBSCRIBED_EXPIRED),
+            Err(()) => SessionMessage::unsubscribed(channel, codes::UNSUBSCRIBED_EXPIRED),
         };
         self.to(session, message);
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use steadfast_store::{ChannelHandle, History, HistoryQuery, Position};
+use steadfast_cluster::Channel;
+use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
 use super::{Caller, Refused, parse_epoch};
@@ -16,9 +17,7 @@ use crate::outgoing::{Form, drop_unencodable, from_stored, in_form};
 use crate::partition::{Place, SessionId, SessionMessage, SubscribeOutcome, SubscriptionKind};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::epoch_text;
-use crate::protocol::message::{
-    Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult, Unsubscribe,
-};
+use crate::protocol::message::{Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult};
 use crate::session::SessionIdentity;
 
 /// The flag of a client that prefers an error to a subscription with a gap.
@@ -238,7 +237,7 @@ impl Node {
         let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
         let outcome = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;
         match outcome {
-            Ok((offset, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, offset }, answer }),
+            Ok((position, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, position }, answer }),
             Err(refused) => {
                 self.to(caller.session, SessionMessage::NotSubscribed(channel, attempt));
                 Err(refused)
@@ -255,12 +254,13 @@ impl Node {
         request: &SubscribeRequest,
         mut result: SubscribeResult,
         own_copy: bool,
-    ) -> Result<(u64, Arc<SubscribeAnswer>), Refused> {
+    ) -> Result<(Position, Arc<SubscribeAnswer>), Refused> {
         if !options.has_history() {
-            return Ok((0, Arc::new(SubscribeAnswer::new(result))));
+            self.watched(channel).await?;
+            return Ok((Position::default(), Arc::new(SubscribeAnswer::new(result))));
         }
-        let handle = self.handle(channel)?;
-        let mut position = handle.position().map_err(|e| refusal(&e))?;
+        let home = self.channel(channel)?;
+        let mut position = home.position().await.map_err(refusal)?;
         let recovers = result.recoverable && request.recover;
         let mut key = AnswerKey {
             since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),
@@ -274,18 +274,18 @@ impl Node {
         let shared = request.tf.is_none();
         if shared && let Some(answer) = self.answer(channel, &key) {
             if !own_copy || answer.permit.is_none() {
-                return Ok((position.offset, answer));
+                return Ok((position, answer));
             }
             // A copy takes the same memory again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
             if let Some(permit) = self.answer_permit(bytes) {
                 let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(permit)));
-                return Ok((position.offset, Arc::new(copy)));
+                return Ok((position, Arc::new(copy)));
             }
         }
         let mut permit = None;
         if recovers {
-            let missed = self.read_missed(caller, options, request, &handle, position, &mut result);
+            let missed = self.read_missed(caller, options, request, &home, position, &mut result);
             (position, permit) = missed.await?;
         }
         if result.positioned {
@@ -300,7 +300,7 @@ impl Node {
             key.top = position;
             self.keep_answer(channel, key, &answer);
         }
-        Ok((position.offset, answer))
+        Ok((position, answer))
     }
 
     /// Reads the publications that a client missed since its position, and adds them to `result`.
@@ -311,7 +311,7 @@ impl Node {
         caller: Caller<'_>,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
-        handle: &ChannelHandle,
+        channel: &Channel,
         top: Position,
         result: &mut SubscribeResult,
     ) -> Result<(Position, AnswerPermit), Refused> {
@@ -327,7 +327,7 @@ impl Node {
             HistoryQuery { since: Some(since), limit, reverse: false }
         };
         // Without a permit the client gets no missed publications, and `recovered` is false.
-        let (history, permit) = match self.read(handle, query).await? {
+        let (history, permit) = match self.read(channel, query).await? {
             Some(read) => read,
             None => (History { publications: Vec::new(), position: top, complete: false }, None),
         };
@@ -378,7 +378,7 @@ impl Node {
             Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED => {
                 reply.sub_refresh = Some(Expiry::default());
                 self.to(caller.session, SessionMessage::Reply(Box::new(reply)));
-                self.to(caller.session, unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
+                self.to(caller.session, SessionMessage::unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
                 return Ok(());
             }
             grant => grant?,
@@ -389,13 +389,6 @@ impl Node {
         self.to(caller.session, SessionMessage::SubRefreshed { channel, expires_ms, info, reply });
         Ok(())
     }
-}
-
-/// Ends a subscription, with a reason for its client.
-pub(super) fn unsubscribed(channel: Arc<str>, (code, reason): (u32, &str)) -> SessionMessage {
-    let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
-    let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
-    SessionMessage::Unsubscribed(channel, Some(Box::new(Reply { push: Some(push), ..Reply::default() })))
 }
 
 /// The properties of a new subscription.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::poll;
 use jsonwebtoken::{EncodingKey, Header, encode};
+use steadfast_cluster::Channels;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{Env, FlowStatus, Gate, Pass};
 use steadfast_log::{FormatOptions, Log};
@@ -64,7 +65,8 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         slow_request: Duration::from_secs(1),
     };
     let config = serde_json::from_str(config).expect("valid");
-    Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
+    let homes = Channels::alone(opened.expect("opens").0, env.clone());
+    Node::new(config, &limits, homes, env, 1).expect("starts")
 }
 
 fn connection() -> ConnectionInfo {
@@ -221,7 +223,7 @@ async fn a_recovery_larger_than_an_answer_fails() {
     for _ in 0..5 {
         node.publish("c", publication(), Submission::default()).await.expect("published");
     }
-    let epoch = epoch_text(node.handle("c").expect("a channel").position().expect("there").epoch);
+    let epoch = epoch_text(node.channel("c").expect("a channel").position().await.expect("there").epoch);
     for (offset, recovered) in [(0, false), (1, true), (4, true), (5, true)] {
         let request = SubscribeRequest { recover: true, epoch: epoch.clone(), offset, ..SubscribeRequest::default() };
         assert_eq!(code(subscribe(&node, request).await), 0);

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use steadfast_cluster::Channel;
 use steadfast_flow::Permit;
-use steadfast_store::{ChannelHandle, History, HistoryQuery};
+use steadfast_store::{History, HistoryQuery};
 
 use super::{GATE_WAIT, Node, refusal};
 use crate::answer::AnswerPermit;
@@ -36,19 +37,19 @@ impl Node {
     /// When too many reads are in progress, or with the error of the store.
     pub(crate) async fn read(
         &self,
-        handle: &ChannelHandle,
+        channel: &Channel,
         query: HistoryQuery,
     ) -> Result<Option<(History, AnswerPermit)>, ClientError> {
         let most = self.answers.clamp(self.history_bytes_max as u64) as usize;
         let mut bytes = most.min(FIRST_BYTES);
         // A client that missed nothing recovers without a permit.
-        let top = handle.position().map_err(|e| refusal(&e))?;
-        let up_to_date = query.since == Some(top) && !query.reverse;
+        let top = channel.known_position().map_err(refusal)?;
+        let up_to_date = top.is_some() && query.since == top && !query.reverse;
         let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let mut takes = if up_to_date { 0 } else { bytes };
         loop {
             let Some(mut permit) = self.answer_permit(takes) else { return Ok(None) };
-            let history = handle.history_within(query, bytes).await.map_err(|e| refusal(&e))?;
+            let history = channel.history_within(query, bytes).await.map_err(refusal)?;
             let found: usize = history.publications.iter().map(|one| one.body.len() + EACH_BYTES).sum();
             if bytes < most && (found > bytes || is_cut_short(&query, &history)) {
                 (bytes, takes) = (most, most);

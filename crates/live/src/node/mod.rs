@@ -4,6 +4,7 @@ mod announce;
 mod answers;
 mod history;
 mod publish;
+mod subscribers;
 
 pub use publish::{Accepted, Submission};
 
@@ -17,9 +18,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use regex::Regex;
+use steadfast_cluster::{Attachment, Channel, ChannelError, Channels, Sessions};
 use steadfast_flow::{Budget, Env, Gate, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
-use steadfast_log::LogError;
-use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
+use steadfast_store::is_own_channel;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -88,8 +89,10 @@ pub(crate) const GATE_WAIT: Duration = Duration::from_secs(5);
 
 /// A channel with subscribers on this server.
 struct LiveChannel {
-    /// Set if the channel keeps history.
-    handle: Option<ChannelHandle>,
+    /// Set if the channel keeps history, or has another home.
+    channel: Option<Channel>,
+    /// Watches a channel of another home.
+    _attachment: Option<Attachment>,
     /// Number of subscribers, by partition.
     subscribers: Box<[u32]>,
     total: usize,
@@ -102,7 +105,7 @@ struct LiveChannel {
 }
 
 /// A user's sessions.
-type Sessions = HashMap<Uuid, (SessionId, Arc<SessionIdentity>)>;
+type UserSessions = HashMap<Uuid, (SessionId, Arc<SessionIdentity>)>;
 
 /// See the module.
 pub struct Node {
@@ -110,7 +113,8 @@ pub struct Node {
     me: Weak<Self>,
     pub(crate) config: LiveConfig,
     pub(crate) env: Env,
-    pub(crate) store: Store,
+    /// The channels of this node and of others.
+    pub(crate) homes: Channels,
     pub(crate) verifier: Verifier,
     /// The verifier of subscription tokens, if they have their own keys.
     pub(crate) subscription_verifier: Option<Verifier>,
@@ -131,7 +135,7 @@ pub struct Node {
     pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
-    users: Vec<Mutex<HashMap<String, Sessions>>>,
+    users: Vec<Mutex<HashMap<String, UserSessions>>>,
     hasher: RandomState,
     /// Compiled `channel_regex` options, by their text.
     channel_regexes: BTreeMap<String, Regex>,
@@ -175,14 +179,14 @@ fn parts<T: Default>() -> Vec<Mutex<T>> {
 }
 
 impl Node {
-    /// Creates a node over a store. [`crate::door::LiveDoor::start`] starts the workers.
+    /// Creates a node over the channels. [`crate::door::LiveDoor::start`] starts the workers.
     ///
     /// # Errors
     /// When a setting is invalid, or no file descriptor is left.
     pub fn new(
         config: LiveConfig,
         limits: &Limits,
-        store: Store,
+        homes: Channels,
         env: Env,
         partitions: usize,
     ) -> Result<Arc<Self>, LiveConfigError> {
@@ -226,7 +230,7 @@ impl Node {
             channel_regexes,
             config,
             env,
-            store,
+            homes,
             verifier,
             subscription_verifier,
             presence: Presence::default(),
@@ -245,8 +249,8 @@ impl Node {
             version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
             start,
         });
-        let sink: Arc<dyn ChannelSink> = node.clone();
-        node.store.set_channel_sink(&sink);
+        let sessions: Arc<dyn Sessions> = node.clone();
+        node.homes.set_sessions(&sessions);
         Ok(node)
     }
 
@@ -311,55 +315,8 @@ impl Node {
         if fits { Ok(()) } else { Err(ClientError::bad_request(wanted)) }
     }
 
-    /// The channel in the store.
-    pub(crate) fn handle(&self, channel: &str) -> Result<ChannelHandle, ClientError> {
-        let part = self.part(&self.channels, channel).lock();
-        if let Some(handle) = part.get(channel).and_then(|live| live.handle.clone()) {
-            return Ok(handle);
-        }
-        drop(part);
-        self.store.channel(channel).map_err(|e| refusal(&e))
-    }
-
     pub(crate) fn to(&self, session: SessionId, message: SessionMessage) {
         self.inboxes[usize::from(session.partition)].send(WorkerEvent::To(session, message));
-    }
-
-    /// Adds a subscriber. From now on its partition receives the channel's publications.
-    pub(crate) fn join(
-        &self,
-        session: SessionId,
-        channel: &str,
-        options: &NamespaceOptions,
-    ) -> Result<Arc<str>, ClientError> {
-        let mut part = self.part(&self.channels, channel).lock();
-        if !part.contains_key(channel) {
-            let handle = match options.has_history() {
-                true => Some(self.store.channel(channel).map_err(|e| refusal(&e))?),
-                false => None,
-            };
-            let live = LiveChannel {
-                handle,
-                subscribers: vec![0; self.inboxes.len()].into(),
-                total: 0,
-                last: None,
-                delta: !options.allowed_delta_types.is_empty(),
-                answers: Vec::new(),
-                announcements: Announcements::default(),
-            };
-            part.insert(channel.into(), live);
-        }
-        let name = part.get_key_value(channel).map(|(name, _)| name.clone()).unwrap_or_else(|| channel.into());
-        if let Some(live) = part.get_mut(channel) {
-            live.subscribers[usize::from(session.partition)] += 1;
-            live.total += 1;
-        }
-        Ok(name)
-    }
-
-    /// Whether the channel has subscribers, so that it can be used without an index read.
-    pub(crate) fn is_in_use(&self, channel: &str) -> bool {
-        self.part(&self.channels, channel).lock().contains_key(channel)
     }
 
     /// A new number for an attempt to subscribe.
@@ -369,28 +326,6 @@ impl Node {
 
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Removes a subscriber: the inverse of [`Node::join`].
-    pub(crate) fn leave(&self, session: SessionId, channel: &str) {
-        let mut part = self.part(&self.channels, channel).lock();
-        if let Some(live) = part.get_mut(channel) {
-            live.subscribers[usize::from(session.partition)] -= 1;
-            live.total -= 1;
-            if live.total == 0 {
-                part.remove(channel);
-            }
-        }
-    }
-
-    /// The channels with subscribers that match `wanted`, with their numbers of subscribers.
-    pub fn channels(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, usize)> {
-        let mut found = Vec::new();
-        for part in &self.channels {
-            let part = part.lock();
-            found.extend(part.iter().filter(|(name, _)| wanted(name)).map(|(name, live)| (name.clone(), live.total)));
-        }
-        found
     }
 
     /// The numbers of connected sessions and users.
@@ -480,21 +415,18 @@ impl Node {
     }
 }
 
-/// The error that a client gets for an error of the store.
-pub(crate) fn refusal(e: &StoreError) -> ClientError {
+/// The error that a client gets for an error of a channel.
+pub(crate) fn refusal(e: ChannelError) -> ClientError {
     match e {
-        StoreError::Busy(_) => codes::TOO_MANY_REQUESTS,
-        StoreError::TooLarge(_) => codes::LIMIT_EXCEEDED,
-        StoreError::Log(LogError::TooLarge(_)) => codes::TOO_LARGE,
-        StoreError::Log(LogError::Full) => {
-            tracing::debug!(error = %e, "the disk is full: a publication is refused");
-            codes::DISK_FULL
-        }
-        StoreError::Log(LogError::Closed) => codes::STOPPING,
-        StoreError::Hangs => codes::DISK_HANGS,
-        e => {
-            tracing::warn!(error = %e, "the store cannot use a channel");
-            codes::INTERNAL
-        }
+        ChannelError::Internal => codes::INTERNAL,
+        ChannelError::Busy => codes::TOO_MANY_REQUESTS,
+        ChannelError::LimitExceeded => codes::LIMIT_EXCEEDED,
+        ChannelError::TooLarge => codes::TOO_LARGE,
+        ChannelError::DiskFull => codes::DISK_FULL,
+        ChannelError::DiskNearlyFull => codes::DISK_NEARLY_FULL,
+        ChannelError::DiskHangs => codes::DISK_HANGS,
+        ChannelError::Stopping => codes::STOPPING,
+        ChannelError::HomeUnreachable => codes::HOME_UNREACHABLE,
+        ChannelError::OutcomeUnknown => codes::OUTCOME_UNKNOWN,
     }
 }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use steadfast_cluster::{Accepted as Submitted, Publish, StoreTerms};
+use steadfast_flow::Permit;
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{ChannelSink, NewPublication, PendingPublication, Position, Publication as Stored};
+use steadfast_store::{ChannelSink, Position, Publication as Stored};
 
+use super::subscribers::history_ttl_ms;
 use super::{Node, refusal};
-use crate::config::ChannelDurability;
+use crate::config::{ChannelDurability, NamespaceOptions};
 use crate::outgoing::{Encoded, Outgoing, from_stored};
 use crate::partition::WorkerEvent;
 use crate::protocol::codes::{self, ClientError};
@@ -40,7 +43,7 @@ impl Default for Submission {
 }
 
 /// A publication with its position, if its channel keeps history.
-pub struct Accepted(Option<PendingPublication>);
+pub struct Accepted(Submitted);
 
 impl Accepted {
     /// Waits for the commit, at most as long as a write may wait for a hanging disk.
@@ -48,8 +51,7 @@ impl Accepted {
     /// # Errors
     /// When the commit cannot be confirmed. The publication may still be committed.
     pub async fn committed(self) -> Result<Position, ClientError> {
-        let Some(pending) = self.0 else { return Ok(Position::default()) };
-        pending.committed().await.map(|published| published.position).map_err(|e| refusal(&e))
+        self.0.committed().await.map_err(refusal)
     }
 
     /// Waits for the commit, however long the disk hangs.
@@ -57,28 +59,33 @@ impl Accepted {
     /// # Errors
     /// When the publication was not committed.
     pub async fn resolved(self) -> Result<Position, ClientError> {
-        let Some(pending) = self.0 else { return Ok(Position::default()) };
-        pending.resolved().await.map(|published| published.position).map_err(|e| refusal(&e))
+        self.0.resolved().await.map_err(refusal)
     }
 }
 
 impl Node {
+    /// Whether the backlog of a partition is above its bound.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX)
+    }
+
+    /// Completes when the backlog of every partition is within its bound.
+    pub(super) async fn no_backlog(&self) {
+        loop {
+            let delivered = self.delivered.notified();
+            if !self.has_backlog() {
+                return;
+            }
+            delivered.await;
+        }
+    }
+
     /// Waits until the backlog of every partition is within its bound.
-    pub(crate) async fn room(&self) -> Result<(), ClientError> {
-        let full = || self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX);
-        if !full() {
+    async fn room(&self) -> Result<(), ClientError> {
+        if !self.has_backlog() {
             return Ok(());
         }
-        let wait = async {
-            loop {
-                let delivered = self.delivered.notified();
-                if !full() {
-                    return;
-                }
-                delivered.await;
-            }
-        };
-        let waited = self.env.timeout(PUBLISH_WAIT, wait).await;
+        let waited = self.env.timeout(PUBLISH_WAIT, self.no_backlog()).await;
         waited.ok_or_else(|| {
             self.backlog_refused.fetch_add(1, Relaxed);
             codes::TOO_MANY_REQUESTS
@@ -95,32 +102,46 @@ impl Node {
         publication: &Encoded,
         wanted: Submission,
     ) -> Result<Accepted, ClientError> {
+        self.submit_with_key(channel, publication, wanted, None).await
+    }
+
+    /// The same with an idempotency key, and the memory that a repeated publication may take.
+    ///
+    /// # Errors
+    /// When the publication is refused.
+    pub(crate) async fn submit_with_key(
+        &self,
+        channel: &str,
+        publication: &Encoded,
+        wanted: Submission,
+        key: Option<(String, Permit)>,
+    ) -> Result<Accepted, ClientError> {
         let options = self.namespace(channel)?;
         self.room().await?;
-        let pending = if options.has_history() && !wanted.skip_history {
-            let handle = self.handle(channel)?;
-            if wanted.leaves_percent > 0 && handle.spare_percent().map_err(|e| refusal(&e))? < wanted.leaves_percent {
-                return Err(codes::DISK_NEARLY_FULL);
-            }
-            let new = NewPublication {
-                body: publication.body(),
-                history_size: options.history_size,
-                history_ttl_ms: u64::try_from(options.history_ttl.0.as_millis()).unwrap_or(u64::MAX),
-                durability: match wanted.durability.unwrap_or(options.durability) {
-                    ChannelDurability::Sync => Durability::Sync,
-                    ChannelDurability::Async => Durability::Async,
-                },
-                priority: wanted.priority,
-            };
-            Some(handle.submit(new).await.map_err(|e| refusal(&e))?)
+        let stored = options.has_history() && !wanted.skip_history;
+        let accepted = if !stored && key.is_none() && self.homes.is_local(channel) {
+            self.deliver(channel, publication);
+            Submitted::Delivered
         } else {
-            let mut publication = publication.publication().clone();
-            publication.time = self.env.wall_ms() as i64;
-            self.fan_out(channel, 0, publication);
-            None
+            let (key, permit) = key.map_or((String::new(), None), |(key, permit)| (key, Some(permit)));
+            let publish = Publish { body: publication.body(), key, permit };
+            let accepted = match stored {
+                true => self.homes.submit(&self.channel(channel)?, terms(options, wanted), publish).await,
+                false => self.homes.deliver(channel, publish).await,
+            };
+            accepted.map_err(refusal)?
         };
         self.publications.fetch_add(1, Relaxed);
-        Ok(Accepted(pending))
+        Ok(Accepted(accepted))
+    }
+
+    /// Delivers a publication of a channel of this node, without storing it.
+    fn deliver(&self, channel: &str, publication: &Encoded) {
+        let time_ms = self.env.wall_ms();
+        self.homes.send_to_others(channel, || Stored { offset: 0, time_ms, body: publication.body() });
+        let mut publication = publication.publication().clone();
+        publication.time = time_ms as i64;
+        self.fan_out(channel, 0, publication);
     }
 
     /// Publishes, and waits for the commit.
@@ -157,6 +178,20 @@ impl Node {
 
     pub(crate) fn delivered(&self) {
         self.delivered.notify_waiters();
+    }
+}
+
+/// How the namespace stores a publication.
+fn terms(options: &NamespaceOptions, wanted: Submission) -> StoreTerms {
+    StoreTerms {
+        history_size: options.history_size,
+        history_ttl_ms: history_ttl_ms(options),
+        durability: match wanted.durability.unwrap_or(options.durability) {
+            ChannelDurability::Sync => Durability::Sync,
+            ChannelDurability::Async => Durability::Async,
+        },
+        priority: wanted.priority,
+        leaves_percent: wanted.leaves_percent,
     }
 }
 

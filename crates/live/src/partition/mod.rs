@@ -17,13 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use steadfast_flow::{Connection, Permit};
+use steadfast_store::Position;
 use tokio::sync::oneshot;
 
 use crate::answer::SubscribeAnswer;
 use crate::metrics::Counters;
 use crate::outgoing::{ChannelPush, Outgoing};
 use crate::protocol::codes::{ClientError, Disconnected};
-use crate::protocol::message::{Command, FilterNode, Publication, Push, Reply};
+use crate::protocol::message::{Command, FilterNode, Publication, Push, Reply, Unsubscribe};
 use crate::session::{ConnectionInfo, SessionIdentity};
 
 pub use worker::start;
@@ -152,14 +153,23 @@ pub enum SessionMessage {
     Disconnect(Disconnected),
 }
 
+impl SessionMessage {
+    /// Ends a subscription, with a reason for its client.
+    pub(crate) fn unsubscribed(channel: Arc<str>, (code, reason): (u32, &str)) -> Self {
+        let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
+        let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
+        Self::Unsubscribed(channel, Some(Box::new(Reply { push: Some(push), ..Reply::default() })))
+    }
+}
+
 /// The start of a subscription.
 pub struct Place {
     /// Name of the channel.
     pub channel: Arc<str>,
     /// Number of the attempt.
     pub attempt: u64,
-    /// Offset that the answer covers.
-    pub offset: u64,
+    /// Position that the answer covers.
+    pub position: Position,
 }
 
 /// How the server reports a completed subscription.
@@ -190,6 +200,9 @@ pub enum WorkerEvent {
     Open(Box<Opened>),
     /// A publication for the subscribers of its channel.
     Publication(Arc<Outgoing>),
+    /// Publications of the channel may be missing: subscriptions with a position end, and others
+    /// continue at this one.
+    Reset(Arc<str>, Position),
     /// A push for the subscribers of its channel that receive joins and leaves.
     Push(Arc<ChannelPush>),
     /// A message for one session.

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use steadfast_store::Position;
+
 use super::SubscriptionKind;
 use super::session::Session;
 use crate::filter;
@@ -14,11 +16,19 @@ pub(super) const KEPT_MAX: usize = 1024;
 /// The state of a subscription.
 pub(super) enum Progress {
     /// It is being made; the session keeps new publications.
-    Syncing(Vec<Arc<Outgoing>>),
+    Syncing(Kept),
     /// More than [`KEPT_MAX`] publications arrived: the attempt fails.
     Overrun,
     /// It receives publications. The client has all up to this offset.
     Active(u64),
+}
+
+/// Publications that arrived while a subscription is being made.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) publications: Vec<Arc<Outgoing>>,
+    /// The channel began anew in this epoch, so an answer from another one is outdated.
+    pub(super) epoch: Option<u32>,
 }
 
 /// A subscription in its session.
@@ -56,12 +66,12 @@ impl Subscription {
     /// the session.
     pub(super) fn next(&mut self, outgoing: &Arc<Outgoing>) -> Next {
         let last_offset = match &mut self.progress {
-            Progress::Syncing(kept) if kept.len() == KEPT_MAX => {
+            Progress::Syncing(kept) if kept.publications.len() == KEPT_MAX => {
                 self.progress = Progress::Overrun;
                 return Next::Nothing;
             }
             Progress::Syncing(kept) => {
-                kept.push(outgoing.clone());
+                kept.publications.push(outgoing.clone());
                 return Next::Nothing;
             }
             Progress::Overrun => return Next::Nothing,
@@ -89,6 +99,21 @@ impl Subscription {
         };
         self.has_base = true;
         Next::Deliver(form)
+    }
+
+    /// The channel begins anew at a position. Returns whether the subscription must end, because
+    /// its client may lack publications.
+    pub(super) fn reset(&mut self, position: Position) -> bool {
+        match &mut self.progress {
+            Progress::Syncing(kept) => *kept = Kept { publications: Vec::new(), epoch: Some(position.epoch) },
+            Progress::Overrun => {}
+            Progress::Active(_) if self.kind.positioned => return true,
+            Progress::Active(last_offset) => {
+                *last_offset = position.offset;
+                self.has_base = false;
+            }
+        }
+        false
     }
 }
 
@@ -121,7 +146,7 @@ impl ChannelIndex {
         let entries = self.0.entry(channel.clone()).or_default();
         let at = entries.len() as u32;
         entries.push(Entry { slot, at: session.subscriptions.len() as u32 });
-        let progress = Progress::Syncing(Vec::new());
+        let progress = Progress::Syncing(Kept::default());
         session.subscriptions.push(Subscription {
             channel,
             attempt,
@@ -221,12 +246,30 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_ends_positioned_subscriptions_and_outdates_those_in_progress() {
+        let at = Position { epoch: 2, offset: 9 };
+        let kind = |positioned| SubscriptionKind { positioned, delta: true, ..SubscriptionKind::default() };
+        assert!(subscription(kind(true), Progress::Active(5)).reset(at));
+        let mut other = subscription(kind(false), Progress::Active(5));
+        other.next(&publication(6, ""));
+        assert!(!other.reset(at));
+        assert_eq!(other.next(&publication(9, "")), Next::Nothing);
+        assert_eq!(other.next(&publication(10, "")), Next::Deliver(Form::Whole), "without a base");
+        let mut syncing = subscription(kind(true), Progress::Syncing(Kept::default()));
+        syncing.next(&publication(6, ""));
+        assert!(!syncing.reset(at));
+        assert!(
+            matches!(&syncing.progress, Progress::Syncing(kept) if kept.publications.is_empty() && kept.epoch == Some(2))
+        );
+    }
+
+    #[test]
     fn publications_during_a_subscribe_are_kept_up_to_a_bound() {
-        let mut subscription = subscription(SubscriptionKind::default(), Progress::Syncing(Vec::new()));
+        let mut subscription = subscription(SubscriptionKind::default(), Progress::Syncing(Kept::default()));
         for offset in 1..=KEPT_MAX as u64 {
             assert_eq!(subscription.next(&publication(offset, "")), Next::Nothing);
         }
-        assert!(matches!(&subscription.progress, Progress::Syncing(kept) if kept.len() == KEPT_MAX));
+        assert!(matches!(&subscription.progress, Progress::Syncing(kept) if kept.publications.len() == KEPT_MAX));
         assert_eq!(subscription.next(&publication(0, "")), Next::Nothing);
         assert!(matches!(subscription.progress, Progress::Overrun));
     }

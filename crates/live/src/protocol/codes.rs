@@ -34,6 +34,11 @@ pub const DISK_NEARLY_FULL: ClientError = temporary(100, "internal server error:
 pub const DISK_HANGS: ClientError = temporary(100, "internal server error: the disk does not answer");
 /// See [`DISK_FULL`].
 pub const STOPPING: ClientError = temporary(100, "internal server error: the server is stopping");
+/// See [`DISK_FULL`]. The node that has the channel cannot be reached.
+pub const HOME_UNREACHABLE: ClientError = temporary(100, "internal server error: the channel's node is not reachable");
+/// See [`DISK_FULL`]. The publication may be stored.
+pub const OUTCOME_UNKNOWN: ClientError =
+    temporary(100, "internal server error: the link to the channel's node was lost before its answer");
 /// A valid token is required and missing.
 pub const UNAUTHORIZED: ClientError = error(101, "unauthorized");
 /// The channel or its namespace does not exist.

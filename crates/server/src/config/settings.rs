@@ -336,8 +336,8 @@ sections! {
         hosts: Names = Names::default();
     }
 
-    /// In preparation, not for use: a cluster of nodes, with a link between each two of them.
-    /// Channels do not cross nodes yet: each node serves all channels itself.
+    /// In preparation: a cluster of nodes. Each channel has a home, which stores it; sessions may
+    /// be at any node. Presence, joins, leaves and commands on users do not cross nodes yet.
     cluster: ClusterSection {
         /// The name of this node. Empty: no cluster.
         name: String = String::new();
@@ -360,7 +360,10 @@ sections! {
         key: Option<PathBuf> = None;
         /// Limit of the data that waits to be sent to a node. Above it the link is closed and
         /// opened again.
-        outbox: Size = Size::mib(64), in 1_048_576..=17_179_869_184;
+        outbox: Size = Size::mib(64), in 33_554_432..=17_179_869_184;
+        /// Memory for the newest publications of channels of other homes: reconnecting clients are
+        /// answered from it. Above it the oldest channels lose theirs.
+        tails: Size = Size::mib(64), in 1_048_576..=17_179_869_184;
     }
 
     /// Limits on clients.

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_cluster::{ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Transport};
+use steadfast_cluster::{Channels, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Roster, Transport};
 use steadfast_flow::{Connection, Env};
+use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
@@ -57,7 +58,8 @@ impl Door for LinkDoor {
 pub(super) struct ClusterPort {
     port: Port,
     address: SocketAddr,
-    links: Links,
+    roster: Arc<Roster>,
+    secret: Vec<u8>,
     transport: Arc<dyn Transport>,
 }
 
@@ -73,13 +75,11 @@ impl ClusterPort {
         let tls = pinned.as_ref().map(|tls| Tls { acceptor: tls.acceptor(), timeout });
         let listen = config.cluster.listen_address(&roster)?;
         let port = Port::bind(listen, connections(config), tls, "cluster.listen").await?;
-        let secret = config.cluster.read_secret()?;
-        let options = ClusterOptions { roster, secret, outbox_bytes_max: config.cluster.outbox.0 };
-        let links = Links::new(options, env.clone());
         Ok(Some(Self {
             address: address(&port)?,
             port,
-            links,
+            roster: Arc::new(roster),
+            secret: config.cluster.read_secret()?,
             transport: Arc::new(HttpTransport::new(env.clone(), pinned)),
         }))
     }
@@ -91,11 +91,29 @@ impl ClusterPort {
 
     /// Opens the links and serves those of other nodes until `stop` is set. The receiver completes
     /// when the port is closed.
-    pub(super) fn start(self, env: &Env, state: &State, stop: &watch::Receiver<bool>) -> oneshot::Receiver<usize> {
-        state.cluster(self.links.clone());
-        self.links.start(&self.transport, stop);
-        let door = LinkDoor(ClusterDoor::new(self.links, env.clone()));
-        start(env, self.port, door, stop.clone(), STOP_DEADLINE)
+    pub(super) fn start(
+        self,
+        config: &Config,
+        env: &Env,
+        state: &State,
+        channels: &Channels,
+        stop: &watch::Receiver<bool>,
+    ) -> oneshot::Receiver<usize> {
+        let Self { port, roster, secret, transport, .. } = self;
+        let options = ClusterOptions { roster, secret, outbox_bytes_max: config.cluster.outbox.0 };
+        let links = Links::new(options, Arc::new(channels.clone()), env.clone());
+        state.cluster(links.clone(), channels.clone());
+        links.start(&transport, stop);
+        start(env, port, LinkDoor(ClusterDoor::new(links, env.clone())), stop.clone(), STOP_DEADLINE)
+    }
+}
+
+/// The channels of this node, and with a cluster those of other nodes.
+pub(super) fn channels(config: &Config, port: Option<&ClusterPort>, store: &Store, env: &Env) -> Channels {
+    let cluster = &config.cluster;
+    match port {
+        None => Channels::alone(store.clone(), env.clone()),
+        Some(port) => Channels::new(store.clone(), port.roster.clone(), cluster.tails.0, cluster.outbox.0, env.clone()),
     }
 }
 

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use steadfast_cluster::Channels;
 use steadfast_flow::{Connection, Env};
 use steadfast_live::{DoorOptions, GrpcApiConfig, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
-use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::{oneshot, watch};
@@ -154,7 +154,7 @@ impl LivePort {
     pub(super) fn serve(
         self,
         config: &Config,
-        store: &Store,
+        channels: Channels,
         env: &Env,
         stop: watch::Receiver<bool>,
     ) -> Result<LiveServed, String> {
@@ -190,7 +190,7 @@ impl LivePort {
             address_share: config.limits.address_share,
             is_proxy: Arc::new(move |address| proxies.iter().any(|network| network.contains(address))),
         };
-        let node = Node::new(options, &limits, store.clone(), env.clone(), partitions).map_err(|e| e.to_string())?;
+        let node = Node::new(options, &limits, channels, env.clone(), partitions).map_err(|e| e.to_string())?;
         let (door, workers) =
             LiveDoor::start(node.clone(), door).map_err(|e| format!("the live port cannot be started: {e}"))?;
         let deadline = config.server.stop_deadline;

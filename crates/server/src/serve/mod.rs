@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use futures::future::OptionFuture;
 use prometheus_client::registry::Registry;
+use steadfast_cluster::Channels;
 use steadfast_flow::{Env, Panicked, TokioRuntime};
 use steadfast_s3::{Observer, S3Door};
 use tokio::runtime::{Builder, Runtime};
@@ -201,7 +202,8 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     state.block(devices.list());
     let (stop_rest, rest_stopped) = watch::channel(false);
     let block_ended = start_block(&env, devices, rest_stopped.clone());
-    let links_ended = cluster_port.map(|port| port.start(&env, &state, &rest_stopped));
+    let channels = cluster::channels(config, cluster_port.as_ref(), engine.store(), &env);
+    let links_ended = cluster_port.map(|port| port.start(config, &env, &state, &channels, &rest_stopped));
     let control = bind_control(data);
     let served = serve_engine(
         config,
@@ -211,7 +213,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         keys,
         compute,
         requests,
-        (s3_port, live_port),
+        (s3_port, live_port, channels),
         control,
         &mut signals,
         || {
@@ -291,7 +293,7 @@ async fn serve_engine(
     keys: Credentials,
     compute: Env,
     requests: Requests,
-    (port, live): (Port, Option<LivePort>),
+    (port, live, channels): (Port, Option<LivePort>, Channels),
     control: Option<ControlSocket>,
     signals: &mut Signals,
     ready: impl FnOnce(),
@@ -299,7 +301,7 @@ async fn serve_engine(
     let observer: Arc<dyn Observer> = Arc::new(Measured(requests));
     let edge = s3::open_edge(config, engine.store(), env).await?;
     let (stop, stopped) = watch::channel(false);
-    let live = live.map(|live| live.serve(config, engine.store(), env, stopped.clone())).transpose()?;
+    let live = live.map(|live| live.serve(config, channels, env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
     let options = s3::options(config, keys, Targets::new(config, node.clone()), edge.clone());
     let forwarder = Forwarder::new(config, engine.store(), node.clone(), options.region.clone(), env)?;

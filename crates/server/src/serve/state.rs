@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde_json::{Value, json};
-use steadfast_cluster::Links;
+use steadfast_cluster::{Channels, Links};
 use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
@@ -50,7 +50,7 @@ pub struct State {
     connections: Arc<PortStats>,
     phase: RwLock<Phase>,
     block: OnceLock<Vec<Arc<Device>>>,
-    cluster: OnceLock<Links>,
+    cluster: OnceLock<(Links, Channels)>,
 }
 
 impl State {
@@ -67,10 +67,10 @@ impl State {
         let _ = self.block.set(devices);
     }
 
-    /// Sets the links to the other nodes.
-    pub fn cluster(&self, links: Links) {
+    /// Sets the links to the other nodes, and the channels that use them.
+    pub fn cluster(&self, links: Links, channels: Channels) {
         // One start sets them once.
-        let _ = self.cluster.set(links);
+        let _ = self.cluster.set((links, channels));
     }
 
     /// Enters the serving phase.
@@ -163,8 +163,9 @@ impl Source for State {
         if let Some(devices) = self.block.get().filter(|devices| !devices.is_empty()) {
             status["block"] = devices.iter().map(|device| device.status()).collect();
         }
-        if let Some(links) = self.cluster.get() {
+        if let Some((links, channels)) = self.cluster.get() {
             status["cluster"] = json!(links.status());
+            status["cluster"]["channels"] = json!(channels.status());
         }
         if let Phase::Serving(serving) = &*self.phase.read() {
             serving.engine.describe(&mut status);

@@ -113,7 +113,7 @@ async fn a_connect_that_recovers_beyond_the_budget_is_answered_at_once() {
 async fn a_client_that_missed_nothing_recovers_beyond_the_budget() {
     let node = filled().await;
     let _permits = exhaust(&node).await;
-    let position = node.handle("c").expect("a channel").position().expect("a position");
+    let position = node.channel("c").expect("a channel").position().await.expect("a position");
     let request = SubscribeRequest { epoch: epoch_text(position.epoch), offset: position.offset, ..recovering() };
     assert_eq!(code(subscribe(&node, request).await), 0);
     assert!(subscribed(&node).recovered);

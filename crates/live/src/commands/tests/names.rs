@@ -94,7 +94,7 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
     for data in [&b"1"[..], b"\xff", b"2", b"\xff"] {
         assert_eq!(publishes(&node, "c", data).await, 0);
     }
-    let epoch = epoch_text(node.handle("c").expect("there").position().expect("there").epoch);
+    let epoch = epoch_text(node.channel("c").expect("there").position().await.expect("there").epoch);
     for (encoding, expected) in [(Encoding::Json, vec![1, 3]), (Encoding::Protobuf, vec![1, 2, 3, 4])] {
         let identity = Arc::new(SessionIdentity::ann(ConnectionInfo { encoding, ..connection() }));
         let caller = Caller { session: SESSION, identity: &identity };
@@ -121,7 +121,7 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
                     (history.publications, history.offset)
                 }
                 SessionMessage::Subscribed(place, crate::partition::SubscribeOutcome::Reply { answer, .. }) => {
-                    assert!(answer.result.recovered && place.offset == 4);
+                    assert!(answer.result.recovered && place.position.offset == 4);
                     (answer.result.publications.clone(), answer.result.offset)
                 }
                 _ => continue,

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use steadfast_store::Position;
+
 use super::Worker;
 use crate::outgoing::{ChannelPush, Outgoing};
+use crate::partition::SessionMessage;
 use crate::partition::session::{Broken, Session};
 use crate::partition::subscriptions::{Next, Progress};
 use crate::protocol::codes;
@@ -84,6 +87,30 @@ impl Worker {
             return self.watch(slot);
         }
         self.broken(slot, broken);
+    }
+
+    /// The channel begins anew at a position. Clients whose subscriptions end subscribe again, and
+    /// recover what is left.
+    pub(super) fn reset(&mut self, channel: &Arc<str>, position: Position) {
+        let mut ended = Vec::new();
+        let Self { channels, sessions, .. } = self;
+        for entry in channels.entries(channel) {
+            let session = sessions.get_mut(entry.slot as usize).and_then(Option::as_deref_mut);
+            let subscription = session.and_then(|session| session.subscriptions.get_mut(entry.at as usize));
+            if let Some(subscription) = subscription
+                && subscription.reset(position)
+            {
+                ended.push((entry.slot, subscription.kind.server_side));
+            }
+        }
+        for (slot, server_side) in ended {
+            if server_side {
+                self.end(slot, Some(codes::INSUFFICIENT_STATE));
+            } else {
+                let why = codes::UNSUBSCRIBED_INSUFFICIENT;
+                self.on_message(slot, SessionMessage::unsubscribed(channel.clone(), why));
+            }
+        }
     }
 
     pub(super) fn push(&mut self, push: &ChannelPush) {

@@ -154,6 +154,7 @@ impl Worker {
                 self.inbox.done(outgoing.weight());
                 self.hub.delivered();
             }
+            WorkerEvent::Reset(channel, position) => self.reset(&channel, position),
             WorkerEvent::Push(push) => {
                 self.push(&push);
                 self.inbox.done(push.weight());

@@ -198,12 +198,16 @@ impl Worker {
         let Some(at) = self.place_of_attempt(slot, &place.channel, place.attempt) else { return };
         let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
         let subscription = &mut session.subscriptions[at];
-        match std::mem::replace(&mut subscription.progress, Progress::Active(place.offset)) {
+        match std::mem::replace(&mut subscription.progress, Progress::Active(place.position.offset)) {
+            // The channel began anew after the answer was made.
+            Progress::Syncing(kept) if kept.epoch.is_some_and(|epoch| epoch != place.position.epoch) => {
+                self.end(slot, Some(codes::INSUFFICIENT_STATE));
+            }
             Progress::Syncing(kept) => {
                 if let Some(identity) = &session.identity {
                     self.hub.on_subscribed(identity, &subscription.channel, &subscription.kind);
                 }
-                self.deliver_kept(slot, at, &kept);
+                self.deliver_kept(slot, at, &kept.publications);
             }
             Progress::Overrun => self.end(slot, Some(codes::INSUFFICIENT_STATE)),
             Progress::Active(_) => {}

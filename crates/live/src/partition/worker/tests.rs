@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_flow::{Budget, Panicked, TokioRuntime};
+use steadfast_store::Position;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -215,7 +216,7 @@ impl Scene {
         self.send(SessionMessage::Subscribing { channel: "room".into(), attempt, kind, from_server: false });
         let publications = vec![Publication { data: text(bytes), offset: 1, ..Publication::default() }];
         let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
-        let place = Place { channel: "room".into(), attempt, offset: 1 };
+        let place = Place { channel: "room".into(), attempt, position: Position { epoch: 1, offset: 1 } };
         self.send(SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer: Arc::new(answer) }));
     }
 
@@ -248,7 +249,7 @@ impl Scene {
         self.attempts += 1;
         let (channel, attempt): (Arc<str>, u64) = (channel.into(), self.attempts);
         self.send(SessionMessage::Subscribing { channel: channel.clone(), attempt, kind: Box::default(), from_server });
-        Place { channel, attempt, offset: 0 }
+        Place { channel, attempt, position: Position::default() }
     }
 
     fn push(&self, place: Place) -> Option<Result<(), crate::protocol::ClientError>> {
@@ -341,7 +342,7 @@ fn json_sessions_skip_binary_publications() {
     for delta in [false, true] {
         let kind = Box::new(SubscriptionKind { positioned: true, delta, ..SubscriptionKind::default() });
         scene.send(SessionMessage::Subscribing { channel: channel.clone(), attempt, kind, from_server: false });
-        scene.reply(Place { channel: channel.clone(), attempt, offset: 0 }, 7);
+        scene.reply(Place { channel: channel.clone(), attempt, position: Position::default() }, 7);
         assert_eq!(scene.next_message(), r#"{"id":7,"subscribe":{}}"#);
         let mut previous = None;
         for (offset, data) in (1..).zip([&b"1"[..], b"\xff", b"half {", b"4"]) {
@@ -360,6 +361,38 @@ fn json_sessions_skip_binary_publications() {
     assert_eq!(crate::metrics::Sums::of(std::iter::once(&scene.inbox.counters)).skipped, 4);
 }
 
+/// A client that subscribed itself subscribes again; one that the server subscribed connects again,
+/// as does one whose answer was made before the reset.
+#[test]
+fn a_reset_makes_clients_recover() {
+    let end = |scene: &mut Scene| {
+        let mut frame = [0; 4];
+        scene.client.read_exact(&mut frame).expect("the end");
+        (frame[0], u16::from_be_bytes([frame[2], frame[3]]))
+    };
+    let reset = || WorkerEvent::Reset("room".into(), Position { epoch: 2, offset: 9 });
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.subscribes(7, 1, 1);
+    scene.next_message();
+    scene.inbox.send(reset());
+    assert!(scene.next_message().contains(r#""unsubscribe":{"code":2500"#));
+    assert_eq!(scene.left(), ["room"]);
+    let kind = || Box::new(SubscriptionKind { positioned: true, ..SubscriptionKind::default() });
+    let subscribing =
+        |attempt| SessionMessage::Subscribing { channel: "room".into(), attempt, kind: kind(), from_server: false };
+    for (attempt, epoch) in [(2, 2), (3, 1)] {
+        scene.send(subscribing(attempt));
+        scene.inbox.send(reset());
+        scene.reply(Place { channel: "room".into(), attempt, position: Position { epoch, offset: 9 } }, 8);
+        assert_eq!(scene.next_message(), r#"{"id":8,"subscribe":{}}"#);
+        if epoch == 2 {
+            scene.send(SessionMessage::Unsubscribed("room".into(), None));
+        }
+    }
+    assert_eq!(end(&mut scene), (0x88, 3010), "the answer was of another epoch");
+}
+
 #[test]
 fn expiries_are_exact_and_independent_of_pings() {
     let mut scene = Scene::new();
@@ -368,7 +401,7 @@ fn expiries_are_exact_and_independent_of_pings() {
     let (channel, attempt): (Arc<str>, u64) = ("room".into(), scene.attempts);
     let kind = Box::new(SubscriptionKind { expires_ms: Some(3_000), ..SubscriptionKind::default() });
     scene.send(SessionMessage::Subscribing { channel: channel.clone(), attempt, kind, from_server: false });
-    scene.reply(Place { channel, attempt, offset: 0 }, 7);
+    scene.reply(Place { channel, attempt, position: Position::default() }, 7);
     assert_eq!(scene.next_message(), r#"{"id":7,"subscribe":{}}"#);
     // A reply in between proves that nothing has ended before it.
     let between = |scene: &mut Scene, now_ms: u64| {
@@ -394,7 +427,7 @@ fn the_panic_of_a_worker_is_reported() {
     scene.connect();
     let kind = Box::new(SubscriptionKind { presence: true, ..SubscriptionKind::default() });
     scene.send(SessionMessage::Subscribing { channel: "room".into(), attempt: 1, kind, from_server: false });
-    scene.reply(Place { channel: "room".into(), attempt: 1, offset: 0 }, 7);
+    scene.reply(Place { channel: "room".into(), attempt: 1, position: Position::default() }, 7);
     assert!(scene.thread.take().expect("a running worker").join().is_err());
     let panics = PANICS.lock().clone();
     assert_eq!(panics, [Panicked { task: "live worker", message: "a hub that panics".into() }]);

@@ -1,0 +1,52 @@
+"""Servers that are the nodes of one cluster."""
+
+import json
+
+from . import wait
+from .live import CONFIG
+from .server import free_port
+
+
+class Nodes:
+    """Servers that are nodes of one cluster, by name."""
+
+    def __init__(self, make_server, names="ab", homes="ab"):
+        self.make_server = make_server
+        self.homes = ",".join(homes)
+        self.ports = {name: free_port() for name in names}
+        self.servers = {}
+
+    def make(self, name, start=True, args=(), **settings):
+        """A node; `settings` without `cluster.`."""
+        nodes = ",".join(f"{node}=127.0.0.1:{port}" for node, port in self.ports.items())
+        own = {"name": name, "nodes": nodes, "homes": self.homes, "secret": "0123456789abcdef",
+               "listen": f"127.0.0.1:{self.ports[name]}", **settings}
+        own = {f"cluster.{key}": value for key, value in own.items()}
+        self.servers[name] = self.make_server(name=name, start=start, settings=own, args=args)
+        return self.servers[name]
+
+    def make_live(self, directory, config=None):
+        """All nodes, each with a live port, once they are connected."""
+        file = directory / "live.json"
+        file.write_text(json.dumps(config or CONFIG))
+        for name in self.ports:
+            self.make(name, args=["--live-listen", "127.0.0.1:0", "--live-config", str(file)])
+        self.connected()
+        return [self.servers[name] for name in self.ports]
+
+    def links(self, name):
+        """The states of the links of a node, by the name of the other node."""
+        nodes = self.servers[name].status()["cluster"]["nodes"]
+        assert [node["name"] for node in nodes if node["link"] is None] == [name]
+        return {node["name"]: node["link"] for node in nodes if node["link"]}
+
+    def link(self, name):
+        """The state of the first other node's link, as `name` shows it."""
+        return next(iter(self.links(name).values()))
+
+    def is_up(self, *names):
+        links = [link for name in names for link in self.links(name).values()]
+        return all(link["state"] == "up" and link["round_trip_us"] is not None for link in links)
+
+    def connected(self, *names):
+        wait.until(lambda: self.is_up(*(names or self.ports)), what="the links")

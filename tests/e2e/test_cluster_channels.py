@@ -1,0 +1,170 @@
+"""Channels of a home, with sessions at other nodes: order, recovery, and what a lost node costs."""
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+
+import pytest
+
+from harness import wait
+from harness.cluster import Nodes
+from harness.live import api, restart, token
+from harness.session import SubscriptionEvents, connecting, next_of
+
+# A lost link is found within 3 s; a second more is for the status.
+LOST_S = 4
+
+
+@pytest.fixture
+def nodes(make_server):
+    """A home and two fronts."""
+    return Nodes(make_server, names=["home", "one", "two"], homes=["home"])
+
+
+async def subscribe(server, channel, protobuf=False, **options):
+    """A session with a subscription, and the events of both."""
+    client, session = await connecting(server, protobuf, token=token(), **options)
+    events = SubscriptionEvents()
+    subscription = client.new_subscription(channel, events=events)
+    await subscription.subscribe()
+    return client, session, subscription, events, await next_of(events.subscribed)
+
+
+async def values(events, count):
+    return [(await next_of(events.publications))["n"] for _ in range(count)]
+
+
+def publish(server, channel, n):
+    return api(server, "publish", channel=channel, data={"n": n})["result"]["offset"]
+
+
+def test_all_sessions_get_all_publications_in_the_same_order(nodes, tmp_path):
+    home, one, two = servers = nodes.make_live(tmp_path)
+
+    async def run():
+        sessions = [await subscribe(server, "room", protobuf) for server in servers for protobuf in [False, True]]
+        turns = itertools.cycle(servers)
+        offsets = [await asyncio.to_thread(publish, next(turns), "room", n) for n in range(30)]
+        assert offsets == list(range(1, 31))
+        # A client publishes at its front.
+        await sessions[2][2].publish({"n": 30})
+        for _, _, _, events, _ in sessions:
+            assert await values(events, 31) == list(range(31))
+        history = await sessions[4][2].history(limit=100)
+        assert [one.offset for one in history.publications] == list(range(1, 32))
+        assert api(one, "history", channel="room", limit=2)["result"]["offset"] == 31
+        for client, *_ in sessions:
+            await client.disconnect()
+
+    asyncio.run(run())
+    # One frame a node and publication, whatever the number of sessions there.
+    assert home.metric("steadfast_cluster_publications_sent_total") == 2 * 31
+    assert one.metric("steadfast_cluster_publications_received_total") == 31
+    assert two.metric("steadfast_cluster_gaps_total") == 0
+
+
+def test_publications_without_history_reach_all_nodes(nodes, tmp_path):
+    servers = nodes.make_live(tmp_path)
+
+    async def run():
+        sessions = [await subscribe(server, "passing:room") for server in servers]
+        for n, server in enumerate(servers):
+            await asyncio.to_thread(api, server, "publish", channel="passing:room", data={"n": n})
+            for _, _, _, events, _ in sessions:
+                assert await values(events, 1) == [n]
+        for client, *_ in sessions:
+            await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_a_client_recovers_at_another_node(nodes, tmp_path):
+    home, one, two = nodes.make_live(tmp_path)
+
+    async def run():
+        client, _, _, events, _ = await subscribe(one, "room")
+        await asyncio.to_thread(publish, home, "room", 0)
+        assert await values(events, 1) == [0]
+        one.kill()
+        for n in range(1, 4):
+            await asyncio.to_thread(publish, two, "room", n)
+        # The client reaches the other node, as behind a load balancer.
+        client._address = client._address.replace(str(one.live_port), str(two.live_port))
+        again = await next_of(events.subscribed)
+        assert (again.was_recovering, again.recovered) == (True, True)
+        assert await values(events, 3) == [1, 2, 3]
+        await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_a_killed_home_costs_no_session_and_no_publication(nodes, tmp_path):
+    home, one, two = nodes.make_live(tmp_path)
+
+    async def run():
+        sessions = [await subscribe(server, "room") for server in [one, two]]
+        published = []
+        for round_ in range(3):
+            for n in range(5):
+                value = round_ * 10 + n
+                await asyncio.to_thread(publish, one, "room", value)
+                published.append(value)
+            home.kill()
+            wait.until(lambda: nodes.links("one")["home"]["state"] == "down", LOST_S, "the loss of the home")
+            refused = await asyncio.to_thread(api, one, "publish", channel="room", data={"n": 99})
+            assert refused["error"]["code"] == 100 and "not reachable" in refused["error"]["message"]
+            await asyncio.to_thread(restart, home)
+            await asyncio.to_thread(nodes.connected)
+        await asyncio.to_thread(publish, two, "room", 100)
+        for _, session, _, events, _ in sessions:
+            assert await values(events, len(published) + 1) == [*published, 100]
+            assert session.disconnected.empty() and events.unsubscribed.empty()
+        for client, *_ in sessions:
+            await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_a_home_that_hangs_is_found_and_nothing_is_missed(nodes, tmp_path):
+    home, one, two = nodes.make_live(tmp_path)
+
+    async def run():
+        client, session, _, events, _ = await subscribe(one, "room")
+        await asyncio.to_thread(publish, home, "room", 0)
+        os.kill(one.process.pid, signal.SIGSTOP)
+        try:
+            await asyncio.to_thread(
+                wait.until, lambda: nodes.links("home")["one"]["state"] == "down", LOST_S, "the loss of the front")
+            for n in range(1, 6):
+                await asyncio.to_thread(publish, two, "room", n)
+        finally:
+            os.kill(one.process.pid, signal.SIGCONT)
+        assert await values(events, 6) == list(range(6))
+        assert session.disconnected.empty()
+        await client.disconnect()
+
+    asyncio.run(run())
+    assert one.metric("steadfast_cluster_resets_total") == 0
+
+
+def test_sessions_recover_when_the_home_has_lost_its_disk(nodes, tmp_path):
+    home, one, _ = nodes.make_live(tmp_path)
+
+    async def run():
+        client, session, _, events, _ = await subscribe(one, "room")
+        await asyncio.to_thread(publish, home, "room", 0)
+        assert await values(events, 1) == [0]
+        home.kill()
+        shutil.rmtree(home.data)
+        await asyncio.to_thread(restart, home)
+        again = await next_of(events.subscribed)
+        assert (again.was_recovering, again.recovered) == (True, False)
+        assert session.disconnected.empty(), "only the subscription begins anew"
+        await asyncio.to_thread(publish, one, "room", 1)
+        assert await values(events, 1) == [1]
+        await client.disconnect()
+
+    asyncio.run(run())
+    assert one.metric("steadfast_cluster_resets_total") == 1
