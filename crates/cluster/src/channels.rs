@@ -20,6 +20,7 @@ use crate::home::Home;
 use crate::outbox::Outbox;
 use crate::publish::{Accepted, Publish, StoreTerms};
 use crate::roster::{NodeIndex, Roster};
+use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 
 /// Largest payload of a publication in a cluster, bytes. It must fit into a frame.
@@ -128,18 +129,31 @@ pub struct Channels(Arc<ChannelsShared>);
 impl Channels {
     /// The channels of a process without a cluster.
     pub fn alone(store: Store, env: Env) -> Self {
-        let home = Home::new(0, store.clone(), 0, env);
+        let home = Home::new(0, store.clone(), 0, env, ClusterSabotage::None);
         Self(Arc::new(ChannelsShared { store, home, cluster: None }))
     }
 
     /// The channels of a node. Publications of other nodes take at most `tail_bytes_max` bytes of
     /// memory; answers to other nodes fit into an outbox of `outbox_bytes_max`.
     pub fn new(store: Store, roster: Arc<Roster>, tail_bytes_max: u64, outbox_bytes_max: u64, env: Env) -> Self {
+        Self::with_sabotage(store, roster, tail_bytes_max, outbox_bytes_max, env, ClusterSabotage::None)
+    }
+
+    /// The same, broken on purpose.
+    #[doc(hidden)]
+    pub fn with_sabotage(
+        store: Store,
+        roster: Arc<Roster>,
+        tail_bytes_max: u64,
+        outbox_bytes_max: u64,
+        env: Env,
+        sabotage: ClusterSabotage,
+    ) -> Self {
         let nodes = roster.nodes().count();
-        let home = Home::new(nodes, store.clone(), outbox_bytes_max, env.clone());
+        let home = Home::new(nodes, store.clone(), outbox_bytes_max, env.clone(), sabotage);
         let sink: Arc<dyn ChannelSink> = home.clone();
         store.set_channel_sink(&sink);
-        let front = Front::new(nodes, tail_bytes_max, env);
+        let front = Front::new(nodes, tail_bytes_max, env, sabotage);
         Self(Arc::new(ChannelsShared { store, home, cluster: Some(Cluster { roster, front }) }))
     }
 
@@ -198,9 +212,22 @@ impl Channels {
     ) -> Result<Accepted, ChannelError> {
         self.check(&publish.body)?;
         match channel {
+            Channel::Remote(channel)
+                if self.0.home.sabotage == ClusterSabotage::KeyAtFront && !publish.key.is_empty() =>
+            {
+                Ok(self.keyed_at_front(channel.clone(), terms, publish))
+            }
             Channel::Local(handle) => self.0.home.store(handle.clone(), terms, publish).await,
             Channel::Remote(RemoteChannel { front, name, home }) => forward(front, *home, name, Some(terms), publish),
         }
+    }
+
+    fn keyed_at_front(&self, channel: RemoteChannel, terms: StoreTerms, publish: Publish) -> Accepted {
+        let Publish { body, key, permit } = publish;
+        let RemoteChannel { front, name, home } = channel;
+        let (unkeyed, to) = (Publish { body, key: String::new(), permit: None }, name.clone());
+        let submit = async move { forward(&front, home, &to, Some(terms), unkeyed) };
+        self.0.home.keyed(&name, key, permit, submit)
     }
 
     /// Submits a publication that is only delivered. Those of one caller to one channel stay in

@@ -13,7 +13,7 @@ mod state;
 mod tail;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,8 +25,10 @@ use tokio::sync::Notify;
 
 use crate::frame::Kind;
 use crate::frame::channels::{Published, Response, WatchNumber, Watched};
+use crate::hashing::SeededHashes;
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
+use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 use links::HomeLink;
 use requests::Question;
@@ -71,7 +73,8 @@ pub(crate) struct Front {
     sessions: OnceLock<Arc<dyn Sessions>>,
     homes: Vec<Mutex<HomeLink>>,
     parts: Vec<Mutex<HashMap<Arc<str>, Entry>>>,
-    hasher: RandomState,
+    hasher: SeededHashes,
+    sabotage: ClusterSabotage,
     numbers: AtomicU64,
     /// Channels without subscribers, each with the time to drop it.
     idle: Mutex<VecDeque<(Duration, Arc<str>)>>,
@@ -91,13 +94,14 @@ struct Tails {
 
 impl Front {
     /// The front of a node in a cluster of that many nodes.
-    pub(crate) fn new(nodes: usize, tail_bytes_max: u64, env: Env) -> Arc<Self> {
+    pub(crate) fn new(nodes: usize, tail_bytes_max: u64, env: Env, sabotage: ClusterSabotage) -> Arc<Self> {
         let now = env.now();
         let front = Arc::new(Self {
             sessions: OnceLock::new(),
             homes: (0..nodes).map(|_| Mutex::new(HomeLink::new(now))).collect(),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: SeededHashes::new(&env),
+            sabotage,
             numbers: AtomicU64::new(0),
             idle: Mutex::default(),
             failed: Mutex::default(),
@@ -146,7 +150,7 @@ impl Front {
         let mut part = self.part(channel).lock();
         let entry = part.entry(channel.clone()).or_insert_with(|| Entry {
             home,
-            channel: FrontChannel::new(bounds),
+            channel: FrontChannel::new(bounds).sabotaged(self.sabotage),
             attached: 0,
             idle_since: Duration::ZERO,
             queued: false,
@@ -202,8 +206,12 @@ impl Front {
         }
         let number = entry.channel.number();
         let mut home = self.home(entry.home).lock();
-        home.unwatch(number);
-        home.send(Kind::Unwatch(WatchNumber { number }).to_bytes());
+        if self.sabotage != ClusterSabotage::WatchNumberIgnored {
+            home.unwatch(number);
+        }
+        if self.sabotage != ClusterSabotage::UnwatchLost {
+            home.send(Kind::Unwatch(WatchNumber { number }).to_bytes());
+        }
         entry.channel.unwatch();
     }
 
@@ -259,6 +267,9 @@ impl Front {
 
     /// The link to a node is lost. The sessions stay, with what they have.
     pub(crate) fn on_down(&self, node: NodeIndex) {
+        if self.sabotage == ClusterSabotage::BreakUnnoticed {
+            return;
+        }
         self.home(node).lock().down(self.env.now());
         for part in &self.parts {
             for entry in part.lock().values_mut().filter(|entry| entry.home == node) {

@@ -6,9 +6,10 @@
 mod requests;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_flow::{BoxFuture, Env};
@@ -18,9 +19,11 @@ use tokio::sync::Semaphore;
 use crate::error::ChannelError;
 use crate::frame::Kind;
 use crate::frame::channels::{Published, Watch, WatchNumber, Watched, WirePosition, WirePublication, to_wire};
+use crate::hashing::SeededHashes;
 use crate::keys::Keys;
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
+use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 use requests::Publisher;
 
@@ -40,6 +43,9 @@ const ANSWER_PUBLICATIONS_MAX: usize = 100_000;
 
 /// A front that lacks more publications than these gets pages of them before its watch begins.
 const NEAR: u64 = 500;
+
+/// How late a sabotaged home adds a watcher.
+const LATE: Duration = Duration::from_millis(1);
 
 struct Watcher {
     node: NodeIndex,
@@ -71,7 +77,8 @@ pub(crate) struct Home {
     keys: Keys,
     sessions: OnceLock<Arc<dyn Sessions>>,
     parts: Vec<Mutex<HashMap<Arc<str>, WatchedChannel>>>,
-    hasher: RandomState,
+    hasher: SeededHashes,
+    pub(crate) sabotage: ClusterSabotage,
     fronts: Vec<Mutex<FrontLink>>,
     watches: AtomicUsize,
     /// Bytes of publications in a page.
@@ -84,15 +91,22 @@ pub(crate) struct Home {
 
 impl Home {
     /// The home of channels on the disks of `store`, in a cluster of that many nodes.
-    pub(crate) fn new(nodes: usize, store: Store, outbox_bytes_max: u64, env: Env) -> Arc<Self> {
+    pub(crate) fn new(
+        nodes: usize,
+        store: Store,
+        outbox_bytes_max: u64,
+        env: Env,
+        sabotage: ClusterSabotage,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             keys: Keys::new(env.clone()),
-            env,
             disks: store,
             sessions: OnceLock::new(),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: SeededHashes::new(&env),
+            env,
+            sabotage,
             fronts: (0..nodes).map(|_| Mutex::default()).collect(),
             watches: AtomicUsize::new(0),
             page_bytes: usize::try_from(outbox_bytes_max / PAGES).unwrap_or(usize::MAX).max(1),
@@ -175,7 +189,14 @@ impl Home {
         let (Some(home), outbox) = (self.me.upgrade(), outbox.clone()) else { return };
         self.env.spawn("cluster watch", async move {
             let answer = match home.answer_watch(node, &outbox, &name, &watch).await {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    if home.sabotage == ClusterSabotage::ReadBeforeWatch {
+                        home.env.sleep(LATE).await;
+                        let handle = home.disks.channel(&name).ok();
+                        home.add(&name, Watcher { node, number, outbox: outbox.clone() }, handle.as_ref());
+                    }
+                    answer
+                }
                 Err(error) => {
                     // The front watches again, with another number.
                     home.on_unwatch(node, WatchNumber { number });
@@ -210,6 +231,11 @@ impl Home {
             |position: Position| Watched { number: watch.number, position: position.into(), ..Watched::default() };
         let watcher = || Watcher { node, number: watch.number, outbox: outbox.clone() };
         let (mut last, mut added) = (watch.last.map(Position::from), false);
+        match (self.sabotage, &mut last) {
+            (ClusterSabotage::ReadBeforeWatch, _) => added = true,
+            (ClusterSabotage::OffsetOnly, Some(last)) => last.epoch = handle.position()?.epoch,
+            _ => {}
+        }
         loop {
             if !added && last.is_none_or(|last| !is_far(last, handle.position().unwrap_or(last))) {
                 self.add(name, watcher(), Some(&handle));
@@ -246,7 +272,8 @@ impl Home {
         self.histories.fetch_add(1, Relaxed);
         let query = HistoryQuery { since: Some(from), limit: ANSWER_PUBLICATIONS_MAX, reverse: false };
         let history = handle.history_within(query, self.page_bytes).await?;
-        Ok(Some(history).filter(|history| history.complete))
+        let any = self.sabotage == ClusterSabotage::MissingIgnored;
+        Ok(Some(history).filter(|history| any || history.complete))
     }
 
     /// Sends a publication to the nodes that watch its channel, once each.

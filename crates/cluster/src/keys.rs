@@ -5,7 +5,7 @@
 //! fixed bound.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use steadfast_store::Position;
 use tokio::sync::watch;
 
 use crate::error::ChannelError;
+use crate::hashing::SeededHashes;
 
 /// How long a published key is known, in milliseconds, and the maximum number of such keys.
 const KNOWN_MS: u64 = 300_000;
@@ -35,7 +36,7 @@ pub(crate) struct Keys(Arc<KeysShared>);
 
 struct KeysShared {
     env: Env,
-    hashers: [RandomState; 2],
+    hashers: [SeededHashes; 2],
     known: Mutex<KeyTable>,
 }
 
@@ -53,7 +54,8 @@ enum KeyState {
 
 impl Keys {
     pub(crate) fn new(env: Env) -> Self {
-        Self(Arc::new(KeysShared { env, hashers: [RandomState::new(), RandomState::new()], known: Mutex::default() }))
+        let hashers = [SeededHashes::new(&env), SeededHashes::new(&env)];
+        Self(Arc::new(KeysShared { env, hashers, known: Mutex::default() }))
     }
 
     /// Publishes, unless a publication with this key was made or is in flight. The publication

@@ -86,8 +86,9 @@ pub(crate) async fn run(env: &Env, incoming: &mut Incoming, link: &Serving<'_>) 
         // Frames that are not read stay with the other node, whose outbox is bounded.
         if let Some(keep_up) = events.keep_up() {
             tokio::select! {
-                () = keep_up => {}
+                biased;
                 () = outbox.closed() => return closed_here(outbox),
+                () = keep_up => {}
             }
         }
         let frame = tokio::select! {

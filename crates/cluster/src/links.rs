@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
 use steadfast_flow::Env;
 use tokio::sync::watch;
@@ -15,6 +15,7 @@ use crate::handshake::{Identity, Peer, Refusal, random_bytes};
 use crate::link::{Incoming, Serving, ping, run};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
+use crate::sabotage::ClusterSabotage;
 use crate::status::{ClusterStatus, LinkCounters, LinkState, LinkStatus, NodeStatus};
 use crate::transport::Transport;
 
@@ -63,6 +64,7 @@ struct Slot {
 struct Inner {
     identity: Identity,
     outbox_bytes_max: u64,
+    sabotage: ClusterSabotage,
     events: Arc<dyn LinkEvents>,
     env: Env,
     slots: Vec<Slot>,
@@ -77,6 +79,17 @@ pub struct Links(Arc<Inner>);
 impl Links {
     /// A node without links. [`Links::start`] opens them.
     pub fn new(options: ClusterOptions, events: Arc<dyn LinkEvents>, env: Env) -> Self {
+        Self::with_sabotage(options, events, env, ClusterSabotage::None)
+    }
+
+    /// The same, broken on purpose.
+    #[doc(hidden)]
+    pub fn with_sabotage(
+        options: ClusterOptions,
+        events: Arc<dyn LinkEvents>,
+        env: Env,
+        sabotage: ClusterSabotage,
+    ) -> Self {
         let since = env.now();
         let slot = |_| Slot {
             newest: Mutex::default(),
@@ -89,11 +102,16 @@ impl Links {
         Self(Arc::new(Inner {
             identity,
             outbox_bytes_max: options.outbox_bytes_max,
+            sabotage,
             events,
             env,
             slots,
             refused: Mutex::default(),
         }))
+    }
+
+    fn outbox(&self) -> (Outbox, impl Stream<Item = Bytes> + Send + use<> + 'static) {
+        Outbox::with_sabotage(self.0.outbox_bytes_max, self.0.sabotage)
     }
 
     /// The nodes.
@@ -132,7 +150,7 @@ impl Links {
     /// Opens a link and serves it. Returns why it ended.
     async fn open(&self, node: NodeIndex, number: u64, transport: &dyn Transport) -> String {
         let Inner { identity, env, .. } = &*self.0;
-        let (outbox, frames) = Outbox::new(self.0.outbox_bytes_max);
+        let (outbox, frames) = self.outbox();
         let opened = async {
             let incoming = transport.open(identity.roster.address(node), frames.boxed()).await?;
             let mut incoming = Incoming::new(incoming);
@@ -149,7 +167,7 @@ impl Links {
     /// Answers a node that opens a link, and serves the link. Returns the frames to send to it;
     /// they end with the link.
     pub fn accept(&self, incoming: BoxStream<'static, Result<Bytes, String>>) -> BoxStream<'static, Bytes> {
-        let (outbox, frames) = Outbox::new(self.0.outbox_bytes_max);
+        let (outbox, frames) = self.outbox();
         let links = self.clone();
         self.0.env.spawn_critical("cluster link", async move {
             let Inner { identity, env, .. } = &*links.0;

@@ -7,8 +7,11 @@ use bytes::Bytes;
 use futures::{Stream, stream};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::sabotage::ClusterSabotage;
+
 struct Shared {
     bytes_max: u64,
+    sabotage: ClusterSabotage,
     bytes: AtomicU64,
     /// Woken when a frame was sent.
     sent: Notify,
@@ -27,10 +30,18 @@ impl Outbox {
     /// An outbox for `bytes_max` bytes, and its frames in order. The stream ends when the outbox
     /// is closed.
     pub fn new(bytes_max: u64) -> (Self, impl Stream<Item = Bytes> + Send + use<> + 'static) {
+        Self::with_sabotage(bytes_max, ClusterSabotage::None)
+    }
+
+    /// The same, broken on purpose.
+    pub(crate) fn with_sabotage(
+        bytes_max: u64,
+        sabotage: ClusterSabotage,
+    ) -> (Self, impl Stream<Item = Bytes> + Send + use<> + 'static) {
         #[allow(clippy::disallowed_methods, reason = "`bytes_max` bounds it")]
         let (queue, frames) = mpsc::unbounded_channel::<Bytes>();
         let (bytes, closed) = (AtomicU64::new(0), watch::Sender::new(false));
-        let shared = Arc::new(Shared { bytes_max, bytes, sent: Notify::new(), closed });
+        let shared = Arc::new(Shared { bytes_max, sabotage, bytes, sent: Notify::new(), closed });
         let receiver = (frames, shared.clone(), shared.closed.subscribe());
         let frames = stream::unfold(receiver, async |(mut frames, shared, mut closed)| {
             let frame = tokio::select! {
@@ -50,6 +61,10 @@ impl Outbox {
     pub fn send(&self, frame: Bytes) -> bool {
         let len = frame.len() as u64;
         if self.shared.bytes.fetch_add(len, Relaxed) + len > self.shared.bytes_max {
+            if self.shared.sabotage == ClusterSabotage::FrameDropped {
+                self.shared.bytes.fetch_sub(len, Relaxed);
+                return true;
+            }
             self.close();
         }
         !*self.shared.closed.borrow() && self.queue.send(frame).is_ok()

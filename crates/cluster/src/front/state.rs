@@ -8,6 +8,7 @@ use steadfast_store::{History, HistoryQuery, Position, Publication};
 use super::tail::{HistoryBounds, Tail, bytes_of};
 use crate::error::ChannelError;
 use crate::frame::channels::{Watch, Watched};
+use crate::sabotage::ClusterSabotage;
 
 /// Publications, and their bytes, that may arrive before the answer to a watch.
 const KEPT_MAX: usize = 1024;
@@ -43,6 +44,7 @@ pub(super) struct FrontChannel {
     tail_requested: bool,
     /// Why the last watch failed.
     failed: Option<ChannelError>,
+    sabotage: ClusterSabotage,
 }
 
 /// What a publication from the home is for the sessions.
@@ -77,7 +79,13 @@ impl FrontChannel {
             tail: Tail::default(),
             tail_requested: false,
             failed: None,
+            sabotage: ClusterSabotage::None,
         }
+    }
+
+    /// The channel of a front that is broken on purpose.
+    pub(super) fn sabotaged(self, sabotage: ClusterSabotage) -> Self {
+        Self { sabotage, ..self }
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -111,6 +119,9 @@ impl FrontChannel {
         self.number = number;
         self.phase = Phase::Pending(Kept::default());
         self.failed = None;
+        if self.sabotage == ClusterSabotage::NoLastPosition {
+            self.known = None;
+        }
         Watch {
             number,
             channel: channel.to_owned(),
@@ -127,7 +138,7 @@ impl FrontChannel {
 
     /// The answer to a watch; `None` if it is of an older one.
     pub(super) fn watched(&mut self, answer: Watched) -> Option<Catchup> {
-        if answer.number != self.number {
+        if answer.number != self.number && self.sabotage != ClusterSabotage::WatchNumberIgnored {
             return None;
         }
         let Phase::Pending(kept) = std::mem::replace(&mut self.phase, Phase::Unwatched) else { return None };
@@ -147,9 +158,13 @@ impl FrontChannel {
         let position = Position::from(answer.position);
         let missed: Vec<_> = answer.missed.into_iter().map(|one| Arc::new(Publication::from(one))).collect();
         let mut catchup = Catchup { epoch: position.epoch, ..Catchup::default() };
-        if self.known.is_some_and(|known| answer.reset || !is_continued(known, &missed, position)) {
-            self.clear_tail();
-            catchup.reset = Some(position);
+        if self.known.is_some_and(|known| answer.reset || !self.is_continued(known, &missed, position)) {
+            let other_epoch = self.known.is_some_and(|known| known.epoch != position.epoch);
+            if self.sabotage != ClusterSabotage::TailOverEpoch || !other_epoch {
+                self.clear_tail();
+            }
+            let untold = self.sabotage == ClusterSabotage::NoResetOnEpoch && other_epoch;
+            catchup.reset = Some(position).filter(|_| !untold);
             self.known = Some(position);
         } else {
             // Without a known position there are no missed publications.
@@ -161,7 +176,8 @@ impl FrontChannel {
             self.known = Some(position);
         }
         for publication in kept.publications {
-            if matches!(self.published(self.number, &publication), Arrival::Deliver(_)) {
+            let any = self.sabotage == ClusterSabotage::KeptNotFiltered;
+            if any | matches!(self.published(self.number, &publication), Arrival::Deliver(_)) {
                 catchup.publications.push(publication);
             }
         }
@@ -170,11 +186,12 @@ impl FrontChannel {
 
     /// A publication of the home.
     pub(super) fn published(&mut self, number: u64, publication: &Arc<Publication>) -> Arrival {
-        if number != self.number {
+        if number != self.number && self.sabotage != ClusterSabotage::WatchNumberIgnored {
             return Arrival::Nothing;
         }
         match &mut self.phase {
             Phase::Unwatched => return Arrival::Nothing,
+            Phase::Pending(_) if self.sabotage == ClusterSabotage::EarlyDropped => return Arrival::Nothing,
             Phase::Pending(kept) => {
                 kept.bytes += bytes_of(publication);
                 if kept.publications.len() == KEPT_MAX || kept.bytes > KEPT_BYTES_MAX {
@@ -198,6 +215,14 @@ impl FrontChannel {
         self.known = Some(Position { offset: publication.offset, ..known });
         self.push(publication);
         Arrival::Deliver(known.epoch)
+    }
+
+    fn is_continued(&self, from: Position, missed: &[Arc<Publication>], to: Position) -> bool {
+        match self.sabotage {
+            ClusterSabotage::OffsetOnly => is_continued(Position { epoch: to.epoch, ..from }, missed, to),
+            ClusterSabotage::MissingIgnored => from.epoch == to.epoch && from.offset <= to.offset,
+            _ => is_continued(from, missed, to),
+        }
     }
 
     fn push(&mut self, publication: &Arc<Publication>) {

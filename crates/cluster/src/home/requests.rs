@@ -175,7 +175,7 @@ impl Home {
 
     /// Publishes once for all attempts with a key. The key stays in flight until the result is
     /// certain, so a retry never publishes twice.
-    fn keyed(
+    pub(crate) fn keyed(
         &self,
         channel: &str,
         key: String,
