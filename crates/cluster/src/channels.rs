@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use futures::future::join_all;
 use serde::Serialize;
 use steadfast_flow::{BoxFuture, Env};
 use steadfast_store::{ChannelHandle, ChannelSink, History, HistoryQuery, Position, Publication, Store};
@@ -15,8 +16,11 @@ use crate::error::ChannelError;
 use crate::events::LinkEvents;
 use crate::frame::Kind;
 use crate::frame::channels::{Command, WireClear, WirePublish};
+use crate::frame::members::{WireMember, WirePresence};
 use crate::front::{Front, HistoryBounds};
 use crate::home::Home;
+use crate::members::{ClientId, Member, MemberChange};
+use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
 use crate::publish::{Accepted, Publish, StoreTerms};
 use crate::roster::{NodeIndex, Roster};
@@ -88,6 +92,17 @@ impl Drop for Attachment {
     }
 }
 
+/// The members of a channel of another node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// The members, as many as were wanted.
+    pub members: Vec<(ClientId, Member)>,
+    /// Number of all clients.
+    pub clients: u32,
+    /// Number of all users.
+    pub users: u32,
+}
+
 /// The channels' part of the status of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ChannelsStatus {
@@ -109,6 +124,8 @@ pub struct ChannelsStatus {
     pub gaps: u64,
     /// Bytes of publications of other nodes in memory.
     pub tail_bytes: u64,
+    /// Clients of other nodes that are members of channels of this node.
+    pub members: u64,
 }
 
 struct Cluster {
@@ -129,31 +146,18 @@ pub struct Channels(Arc<ChannelsShared>);
 impl Channels {
     /// The channels of a process without a cluster.
     pub fn alone(store: Store, env: Env) -> Self {
-        let home = Home::new(0, store.clone(), 0, env, ClusterSabotage::None);
+        let home = Home::new(0, store.clone(), &ChannelsOptions::default(), env);
         Self(Arc::new(ChannelsShared { store, home, cluster: None }))
     }
 
-    /// The channels of a node. Publications of other nodes take at most `tail_bytes_max` bytes of
-    /// memory; answers to other nodes fit into an outbox of `outbox_bytes_max`.
-    pub fn new(store: Store, roster: Arc<Roster>, tail_bytes_max: u64, outbox_bytes_max: u64, env: Env) -> Self {
-        Self::with_sabotage(store, roster, tail_bytes_max, outbox_bytes_max, env, ClusterSabotage::None)
-    }
-
-    /// The same, broken on purpose.
-    #[doc(hidden)]
-    pub fn with_sabotage(
-        store: Store,
-        roster: Arc<Roster>,
-        tail_bytes_max: u64,
-        outbox_bytes_max: u64,
-        env: Env,
-        sabotage: ClusterSabotage,
-    ) -> Self {
+    /// The channels of a node.
+    pub fn new(store: Store, roster: Arc<Roster>, options: &ChannelsOptions, env: Env) -> Self {
         let nodes = roster.nodes().count();
-        let home = Home::new(nodes, store.clone(), outbox_bytes_max, env.clone(), sabotage);
+        let home = Home::new(nodes, store.clone(), options, env.clone());
+        home.start_expiry(&env);
         let sink: Arc<dyn ChannelSink> = home.clone();
         store.set_channel_sink(&sink);
-        let front = Front::new(nodes, tail_bytes_max, env, sabotage);
+        let front = Front::new(nodes, options, env);
         Self(Arc::new(ChannelsShared { store, home, cluster: Some(Cluster { roster, front }) }))
     }
 
@@ -255,6 +259,56 @@ impl Channels {
         }
     }
 
+    /// A client at this node subscribed. Returns whether the home of the channel is another node,
+    /// which then keeps the presence and announces the join to all subscribers. Otherwise the join
+    /// is announced to other nodes only.
+    pub fn member_joined(&self, channel: &str, client: ClientId, member: impl FnOnce() -> Member) -> bool {
+        match self.remote(channel) {
+            Some((front, _)) => front.member_joined(channel, client, Arc::new(member())),
+            None => self.announce(channel, client, member, MemberChange::Joined),
+        }
+        !self.is_local(channel)
+    }
+
+    fn announce(&self, channel: &str, client: ClientId, member: impl FnOnce() -> Member, change: MemberChange) {
+        if self.0.cluster.is_some() {
+            let member = member();
+            if member.announced {
+                self.0.home.announce(channel, client, &member, change);
+            }
+        }
+    }
+
+    /// The information of a client changed. Returns whether the channel's home is another node.
+    pub fn member_updated(&self, channel: &str, client: ClientId, member: impl FnOnce() -> Member) -> bool {
+        let remote = self.remote(channel);
+        if let Some((front, _)) = remote {
+            front.member_updated(channel, client, Arc::new(member()));
+        }
+        remote.is_some()
+    }
+
+    /// A client at this node unsubscribed: see [`Channels::member_joined`].
+    pub fn member_left(&self, channel: &str, client: ClientId, member: impl FnOnce() -> Member) -> bool {
+        match self.remote(channel) {
+            Some((front, _)) => front.member_left(channel, client),
+            None => self.announce(channel, client, member, MemberChange::Left),
+        }
+        !self.is_local(channel)
+    }
+
+    /// The members of a channel, at most `limit`; `None`: its home is this node.
+    ///
+    /// # Errors
+    /// When its home does not answer.
+    pub async fn presence(&self, channel: &str, limit: usize) -> Result<Option<Presence>, ChannelError> {
+        let Some((front, home)) = self.remote(channel) else { return Ok(None) };
+        let command = Command::Presence(WirePresence { limit: limit as u64 });
+        let response = front.ask(home, channel, command).await?;
+        let members = response.members.into_iter().filter_map(WireMember::member).collect();
+        Ok(Some(Presence { members, clients: response.clients, users: response.users }))
+    }
+
     /// Removes the history of a channel.
     ///
     /// # Errors
@@ -266,6 +320,24 @@ impl Channels {
         }
     }
 
+    /// Calls all other nodes, and returns their answers with the names of the nodes, in the order
+    /// of the list of nodes. A node without a link for long is left out. An error is that of a node
+    /// that does not answer within five seconds.
+    pub async fn call_others(&self, call: Bytes) -> Vec<(String, Result<Bytes, ChannelError>)> {
+        let Some(Cluster { roster, front }) = &self.0.cluster else { return Vec::new() };
+        let others = roster.nodes().filter(|node| *node != roster.own() && !front.is_lost(*node));
+        let answers = others.map(|node| {
+            let call = call.clone();
+            async move { (roster.name(node).to_owned(), front.call(node, call).await) }
+        });
+        join_all(answers).await
+    }
+
+    /// The name of this node in the cluster, if there is one.
+    pub fn node_name(&self) -> Option<&str> {
+        self.0.cluster.as_ref().map(|cluster| cluster.roster.name(cluster.roster.own()))
+    }
+
     /// The channels' part of the status; `None` without a cluster.
     pub fn status(&self) -> Option<ChannelsStatus> {
         let front = &self.0.cluster.as_ref()?.front;
@@ -273,13 +345,14 @@ impl Channels {
         Some(ChannelsStatus {
             watched: front.channels() as u64,
             watches: home.watches() as u64,
-            publications_sent: home.publications.load(Relaxed),
+            publications_sent: home.publications(),
             publications_received: counters.publications.load(Relaxed),
             histories_read: home.histories.load(Relaxed),
             histories_requested: counters.history_requests.load(Relaxed),
             resets: counters.resets.load(Relaxed),
             gaps: counters.gaps.load(Relaxed),
             tail_bytes: front.tail_bytes(),
+            members: home.members() as u64,
         })
     }
 }
@@ -297,10 +370,10 @@ fn forward(
 }
 
 impl LinkEvents for Channels {
-    fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
+    fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
         if let Some(cluster) = &self.0.cluster {
-            self.0.home.on_up(node, outbox);
-            cluster.front.on_up(node, outbox);
+            self.0.home.on_up(node, outbox, restarted);
+            cluster.front.on_up(node, outbox, restarted);
         }
     }
 
@@ -317,10 +390,14 @@ impl LinkEvents for Channels {
             Kind::Watch(frame) => home.on_watch(node, outbox, frame),
             Kind::Unwatch(frame) => home.on_unwatch(node, frame),
             Kind::Request(frame) => home.on_request(node, outbox, frame),
+            Kind::MemberList(frame) => home.on_member_list(node, outbox, frame),
+            Kind::MemberEvent(frame) => home.on_member(node, outbox, frame),
             Kind::Watched(frame) => front.on_watched(node, frame),
             Kind::Published(frame) => front.on_published(node, frame),
             Kind::Cleared(frame) => front.on_cleared(node, frame),
             Kind::Response(frame) => front.on_response(node, frame),
+            Kind::MemberDone(frame) => front.on_member_done(node, &frame),
+            Kind::Announcement(frame) => front.on_announcement(node, frame),
             _ => return Err("the other node sent an unexpected frame".to_owned()),
         }
         Ok(())

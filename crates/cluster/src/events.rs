@@ -8,8 +8,9 @@ use crate::roster::NodeIndex;
 
 /// The layer above the links.
 pub trait LinkEvents: Send + Sync + 'static {
-    /// A link to a node is up. Frames for it go into the outbox.
-    fn on_up(&self, node: NodeIndex, outbox: &Outbox);
+    /// A link to a node is up. Frames for it go into the outbox. `restarted`: the node had a link
+    /// before, and has started again since.
+    fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool);
 
     /// The link to a node has ended. No frame of it follows, and no other link is up.
     fn on_down(&self, node: NodeIndex);

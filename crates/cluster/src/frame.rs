@@ -1,11 +1,13 @@
 //! Frames of a link: Protobuf messages, each after its length in four bytes.
 
 pub mod channels;
+pub mod members;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{Message, Oneof};
 
 use channels::{Published, Request, Response, Watch, WatchNumber, Watched};
+use members::{MemberDone, MemberEvent, MemberList};
 
 /// Maximum length of a frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -59,13 +61,25 @@ pub enum Kind {
     /// The answer to a request.
     #[prost(message, tag = "12")]
     Response(Response),
+    /// The members of a watched channel at a front.
+    #[prost(message, tag = "13")]
+    MemberList(MemberList),
+    /// A member changed at a front.
+    #[prost(message, tag = "14")]
+    MemberEvent(MemberEvent),
+    /// The home has taken a list or a change.
+    #[prost(message, tag = "15")]
+    MemberDone(MemberDone),
+    /// The home announces a join or a leave to subscribers.
+    #[prost(message, tag = "16")]
+    Announcement(MemberEvent),
 }
 
 /// A frame.
 #[derive(Clone, PartialEq, Message)]
 pub struct Frame {
     /// What it says; `None`: a kind that this build does not know.
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
     pub kind: Option<Kind>,
 }
 

@@ -8,6 +8,7 @@
 //! that reads the link delivers, so each channel's publications stay in order.
 
 mod links;
+mod members;
 mod requests;
 mod state;
 mod tail;
@@ -25,12 +26,16 @@ use tokio::sync::Notify;
 
 use crate::frame::Kind;
 use crate::frame::channels::{Published, Response, WatchNumber, Watched};
+use crate::frame::members::{MemberDone, MemberEvent};
 use crate::hashing::SeededHashes;
+use crate::members::{ClientId, Member, MemberChange};
+use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 use links::HomeLink;
+use members::FrontMembers;
 use requests::Question;
 use state::{Arrival, Catchup, FrontChannel};
 
@@ -56,6 +61,14 @@ struct Entry {
     /// Woken when the channel is watched, or cannot be.
     changed: Arc<Notify>,
     questions: Vec<Question>,
+    members: FrontMembers,
+}
+
+impl Entry {
+    /// The number of the watch, if the home knows it.
+    fn watch_number(&self) -> Option<u64> {
+        (!self.channel.is_unwatched()).then(|| self.channel.number())
+    }
 }
 
 /// Counters of a front since its start.
@@ -75,6 +88,10 @@ pub(crate) struct Front {
     parts: Vec<Mutex<HashMap<Arc<str>, Entry>>>,
     hasher: SeededHashes,
     sabotage: ClusterSabotage,
+    /// How long a home keeps members without a link.
+    node_ttl: Duration,
+    /// Woken when a link is up.
+    links_changed: Notify,
     numbers: AtomicU64,
     /// Channels without subscribers, each with the time to drop it.
     idle: Mutex<VecDeque<(Duration, Arc<str>)>>,
@@ -94,14 +111,16 @@ struct Tails {
 
 impl Front {
     /// The front of a node in a cluster of that many nodes.
-    pub(crate) fn new(nodes: usize, tail_bytes_max: u64, env: Env, sabotage: ClusterSabotage) -> Arc<Self> {
-        let now = env.now();
+    pub(crate) fn new(nodes: usize, options: &ChannelsOptions, env: Env) -> Arc<Self> {
+        let (now, tail_bytes_max) = (env.now(), options.tail_bytes_max);
         let front = Arc::new(Self {
             sessions: OnceLock::new(),
             homes: (0..nodes).map(|_| Mutex::new(HomeLink::new(now))).collect(),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: SeededHashes::new(&env),
-            sabotage,
+            sabotage: options.sabotage,
+            node_ttl: options.node_ttl,
+            links_changed: Notify::new(),
             numbers: AtomicU64::new(0),
             idle: Mutex::default(),
             failed: Mutex::default(),
@@ -156,6 +175,7 @@ impl Front {
             queued: false,
             changed: Arc::default(),
             questions: Vec::new(),
+            members: FrontMembers::default(),
         });
         entry.attached += 1;
         self.watch(channel, entry);
@@ -183,6 +203,9 @@ impl Front {
             let number = self.next_number();
             home.watch(number, name);
             home.send(Kind::Watch(entry.channel.watch(number, name)).to_bytes());
+            for list in entry.members.list(number) {
+                home.send(Kind::MemberList(list).to_bytes());
+            }
         } else if home.is_up() {
             home.enqueue(name);
             entry.queued = true;
@@ -231,6 +254,11 @@ impl Front {
                 && entry.attached == 0
                 && entry.idle_since + IDLE <= now
             {
+                // The home must learn of leaves first.
+                if !entry.members.is_empty() {
+                    self.idle.lock().push_back((now + IDLE, name.clone()));
+                    continue;
+                }
                 self.unwatch(entry);
                 entry.changed.notify_waiters();
                 self.tails.bytes.fetch_sub(entry.channel.tail_bytes() as u64, Relaxed);
@@ -246,16 +274,23 @@ impl Front {
 
     /// The link to a node is up: watches its channels again, those with subscribers first. Each
     /// front has its own order, so that a home does not read one channel for all of them at a time.
-    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
+    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
+        // A home that has started again has announced no leave.
+        let down = self.env.now().saturating_sub(self.home(node).lock().down_since);
+        let may_have_left = !restarted && down > self.node_ttl / 2;
         let mut channels = Vec::new();
         for part in &self.parts {
             for (name, entry) in part.lock().iter_mut().filter(|(_, entry)| entry.home == node) {
                 entry.queued = true;
+                if may_have_left {
+                    entry.members.forget_acknowledged();
+                }
                 channels.push((entry.attached == 0, self.hasher.hash_one(name), name.clone()));
             }
         }
         channels.sort_unstable();
         self.home(node).lock().up(outbox, channels.into_iter().map(|(.., name)| name).collect());
+        self.links_changed.notify_waiters();
         self.watch_queued(node);
         // A channel that was attached in between is in neither.
         for part in &self.parts {
@@ -369,6 +404,45 @@ impl Front {
     /// The position of a channel, if it is watched.
     pub(crate) fn current(&self, channel: &str) -> Option<Position> {
         self.part(channel).lock().get(channel)?.channel.current()
+    }
+
+    /// A client at this node subscribed to a channel, after it was attached.
+    pub(crate) fn member_joined(&self, name: &str, client: ClientId, member: Arc<Member>) {
+        self.change_member(name, |members, watch| members.join(client, member, watch));
+    }
+
+    pub(crate) fn member_updated(&self, name: &str, client: ClientId, member: Arc<Member>) {
+        self.change_member(name, |members, watch| members.update(client, member, watch));
+    }
+
+    pub(crate) fn member_left(&self, name: &str, client: ClientId) {
+        self.change_member(name, |members, watch| members.leave(client, watch));
+    }
+
+    fn change_member(&self, name: &str, change: impl FnOnce(&mut FrontMembers, Option<u64>) -> Option<MemberEvent>) {
+        let mut part = self.part(name).lock();
+        let Some(entry) = part.get_mut(name) else { return };
+        let watch = entry.watch_number();
+        if let Some(event) = change(&mut entry.members, watch) {
+            self.home(entry.home).lock().send(Kind::MemberEvent(event).to_bytes());
+        }
+    }
+
+    pub(crate) fn on_member_done(&self, node: NodeIndex, frame: &MemberDone) {
+        let Some(name) = self.home(node).lock().channel(frame.number) else { return };
+        if let Some(entry) = self.part(&name).lock().get_mut(&name)
+            && entry.watch_number() == Some(frame.number)
+        {
+            entry.members.done(frame);
+        }
+    }
+
+    pub(crate) fn on_announcement(&self, node: NodeIndex, frame: MemberEvent) {
+        let Some(name) = self.home(node).lock().channel(frame.number) else { return };
+        let change = if frame.gone { MemberChange::Left } else { MemberChange::Joined };
+        if let (Some((client, member)), Some(sessions)) = (frame.member.member(), self.sessions.get()) {
+            sessions.announce(&name, client, &member, change);
+        }
     }
 
     pub(crate) fn on_cleared(&self, node: NodeIndex, frame: WatchNumber) {

@@ -3,11 +3,12 @@
 //! A node that watches a channel gets each of its publications once, whatever the number of its
 //! sessions. The watcher is added before the position is read, so no publication falls in between.
 
+mod members;
 mod requests;
+mod watchers;
 
-use std::collections::HashMap;
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -18,14 +19,18 @@ use tokio::sync::Semaphore;
 
 use crate::error::ChannelError;
 use crate::frame::Kind;
-use crate::frame::channels::{Published, Watch, WatchNumber, Watched, WirePosition, WirePublication, to_wire};
+use crate::frame::channels::{Watch, WatchNumber, Watched, WirePosition, to_wire};
 use crate::hashing::SeededHashes;
 use crate::keys::Keys;
+use crate::members::ClientId;
+use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
+use members::Members;
 use requests::Publisher;
+use watchers::{Watcher, Watchers};
 
 const PARTS: usize = 64;
 
@@ -44,22 +49,11 @@ const ANSWER_PUBLICATIONS_MAX: usize = 100_000;
 /// A front that lacks more publications than these gets pages of them before its watch begins.
 const NEAR: u64 = 500;
 
+/// Interval at which members of lost nodes are checked.
+const SWEEP: Duration = Duration::from_secs(1);
+
 /// How late a sabotaged home adds a watcher.
 const LATE: Duration = Duration::from_millis(1);
-
-struct Watcher {
-    node: NodeIndex,
-    number: u64,
-    outbox: Outbox,
-}
-
-/// A channel that other nodes watch.
-#[derive(Default)]
-struct WatchedChannel {
-    watchers: Vec<Watcher>,
-    /// Keeps the channel in the memory of the store.
-    handle: Option<ChannelHandle>,
-}
 
 /// The link to a node with subscribers.
 #[derive(Default)]
@@ -67,6 +61,10 @@ struct FrontLink {
     watches: HashMap<u64, Arc<str>>,
     publishers: Vec<Publisher>,
     reads: Option<Arc<Semaphore>>,
+    /// The clients of lists of members that are not complete, by watch.
+    listed: HashMap<u64, BTreeSet<ClientId>>,
+    /// When the link was lost, until the members of its node have expired.
+    down_since: Option<Duration>,
 }
 
 /// See the module.
@@ -76,41 +74,30 @@ pub(crate) struct Home {
     disks: Store,
     keys: Keys,
     sessions: OnceLock<Arc<dyn Sessions>>,
-    parts: Vec<Mutex<HashMap<Arc<str>, WatchedChannel>>>,
-    hasher: SeededHashes,
+    watchers: Watchers,
     pub(crate) sabotage: ClusterSabotage,
     fronts: Vec<Mutex<FrontLink>>,
-    watches: AtomicUsize,
+    members: Members,
     /// Bytes of publications in a page.
     page_bytes: usize,
-    /// Frames with a publication, sent since the start.
-    pub(crate) publications: AtomicU64,
     /// Histories read for other nodes since the start.
     pub(crate) histories: AtomicU64,
 }
 
 impl Home {
     /// The home of channels on the disks of `store`, in a cluster of that many nodes.
-    pub(crate) fn new(
-        nodes: usize,
-        store: Store,
-        outbox_bytes_max: u64,
-        env: Env,
-        sabotage: ClusterSabotage,
-    ) -> Arc<Self> {
+    pub(crate) fn new(nodes: usize, store: Store, options: &ChannelsOptions, env: Env) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             keys: Keys::new(env.clone()),
             disks: store,
             sessions: OnceLock::new(),
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            hasher: SeededHashes::new(&env),
+            watchers: Watchers::new(PARTS, SeededHashes::new(&env)),
+            members: Members::new(PARTS, options.node_ttl, SeededHashes::new(&env)),
             env,
-            sabotage,
+            sabotage: options.sabotage,
             fronts: (0..nodes).map(|_| Mutex::default()).collect(),
-            watches: AtomicUsize::new(0),
-            page_bytes: usize::try_from(outbox_bytes_max / PAGES).unwrap_or(usize::MAX).max(1),
-            publications: AtomicU64::new(0),
+            page_bytes: usize::try_from(options.outbox_bytes_max / PAGES).unwrap_or(usize::MAX).max(1),
             histories: AtomicU64::new(0),
         })
     }
@@ -124,41 +111,41 @@ impl Home {
         self.sessions.get()?.keep_up()
     }
 
-    fn part(&self, channel: &str) -> &Mutex<HashMap<Arc<str>, WatchedChannel>> {
-        &self.parts[self.hasher.hash_one(channel) as usize % PARTS]
-    }
-
     fn front(&self, node: NodeIndex) -> &Mutex<FrontLink> {
         &self.fronts[usize::from(node.0)]
     }
 
     /// Watches of all other nodes together.
     pub(crate) fn watches(&self) -> usize {
-        self.watches.load(Relaxed)
+        self.watchers.watches.load(Relaxed)
     }
 
-    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
+    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
+        if restarted {
+            self.remove_members(node);
+        }
         let mut front = self.front(node).lock();
+        front.down_since = None;
         front.publishers = self.start_publishers(outbox);
         front.reads = Some(Arc::new(Semaphore::new(READ_PERMITS)));
     }
 
     pub(crate) fn on_down(&self, node: NodeIndex) {
-        let front = std::mem::take(&mut *self.front(node).lock());
+        let down = FrontLink { down_since: Some(self.env.now()), ..FrontLink::default() };
+        let front = std::mem::replace(&mut *self.front(node).lock(), down);
         for (number, name) in front.watches {
             self.remove(node, number, &name);
         }
     }
 
-    fn remove(&self, node: NodeIndex, number: u64, name: &Arc<str>) {
-        self.watches.fetch_sub(1, Relaxed);
-        let mut part = self.part(name).lock();
-        if let Some(channel) = part.get_mut(name) {
-            channel.watchers.retain(|watcher| (watcher.node, watcher.number) != (node, number));
-            if channel.watchers.is_empty() {
-                part.remove(name);
-            }
-        }
+    /// Publications sent to other nodes since the start.
+    pub(crate) fn publications(&self) -> u64 {
+        self.watchers.publications()
+    }
+
+    fn remove(&self, node: NodeIndex, number: u64, name: &str) {
+        self.watchers.watches.fetch_sub(1, Relaxed);
+        self.watchers.remove(node, number, name);
     }
 
     pub(crate) fn on_unwatch(&self, node: NodeIndex, frame: WatchNumber) {
@@ -179,7 +166,7 @@ impl Home {
         if self.front(node).lock().watches.insert(number, name.clone()).is_some() {
             return;
         }
-        self.watches.fetch_add(1, Relaxed);
+        self.watchers.watches.fetch_add(1, Relaxed);
         if !watch.history {
             self.add(&name, Watcher { node, number, outbox: outbox.clone() }, None);
             let position = WirePosition::default();
@@ -211,10 +198,7 @@ impl Home {
     fn add(&self, name: &Arc<str>, watcher: Watcher, handle: Option<&ChannelHandle>) {
         let front = self.front(watcher.node).lock();
         if front.watches.contains_key(&watcher.number) {
-            let mut part = self.part(name).lock();
-            let channel = part.entry(name.clone()).or_default();
-            channel.watchers.push(watcher);
-            channel.handle = channel.handle.take().or_else(|| handle.cloned());
+            self.watchers.add(name, watcher, handle);
         }
     }
 
@@ -278,21 +262,7 @@ impl Home {
 
     /// Sends a publication to the nodes that watch its channel, once each.
     pub(crate) fn publish(&self, channel: &str, publication: &Publication) {
-        let part = self.part(channel).lock();
-        let Some(channel) = part.get(channel) else { return };
-        for watcher in &channel.watchers {
-            let publication = WirePublication::from(publication);
-            watcher.outbox.send(Kind::Published(Published { number: watcher.number, publication }).to_bytes());
-            self.publications.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// The history of a channel was removed: the nodes that watch it drop what they have in memory.
-    pub(crate) fn on_cleared(&self, channel: &str) {
-        let part = self.part(channel).lock();
-        for watcher in part.get(channel).into_iter().flat_map(|channel| &channel.watchers) {
-            watcher.outbox.send(Kind::Cleared(WatchNumber { number: watcher.number }).to_bytes());
-        }
+        self.watchers.publish(channel, publication);
     }
 }
 
@@ -303,7 +273,7 @@ fn is_far(last: Position, top: Position) -> bool {
 
 impl ChannelSink for Home {
     fn published(&self, channel: &Arc<str>, epoch: u32, publication: &Arc<Publication>) {
-        self.publish(channel, publication);
+        self.watchers.publish(channel, publication);
         if let Some(sessions) = self.sessions.get() {
             sessions.published(channel, epoch, publication);
         }

@@ -190,13 +190,15 @@ impl Links {
     async fn serve(&self, peer: Peer, mut incoming: Incoming, outbox: &Outbox) -> String {
         let Inner { env, slots, events, .. } = &*self.0;
         let slot = &slots[usize::from(peer.node.0)];
-        let older = {
+        let (older, restarted) = {
             let mut newest = slot.newest.lock();
             if newest.incarnation == peer.incarnation && newest.number >= peer.number {
                 return "a newer link has replaced it".to_owned();
             }
+            let restarted = !newest.incarnation.is_empty() && newest.incarnation != peer.incarnation;
             let Peer { incarnation, number, .. } = peer;
-            std::mem::replace(&mut *newest, Newest { incarnation, number, outbox: Some(outbox.clone()) })
+            let newer = Newest { incarnation, number, outbox: Some(outbox.clone()) };
+            (std::mem::replace(&mut *newest, newer), restarted)
         };
         if let Some(older) = older.outbox {
             older.close();
@@ -211,7 +213,7 @@ impl Links {
         }
         incoming.established();
         env.spawn("cluster ping", ping(env.clone(), outbox.clone()));
-        events.on_up(peer.node, outbox);
+        events.on_up(peer.node, outbox, restarted);
         let why = run(env, &mut incoming, &Serving { node: peer.node, outbox, events, counters: &slot.counters }).await;
         outbox.close();
         events.on_down(peer.node);

@@ -80,6 +80,11 @@ impl Outbox {
         self.shared.closed.send_replace(true);
     }
 
+    /// Whether more than half of the outbox waits to be sent.
+    pub fn is_half_full(&self) -> bool {
+        self.bytes() > self.shared.bytes_max / 2
+    }
+
     /// Whether the link has ended.
     pub fn is_closed(&self) -> bool {
         *self.shared.closed.borrow()

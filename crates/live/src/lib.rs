@@ -5,6 +5,7 @@
 //! - `partition` runs a worker thread for each share of the sessions.
 //! - `commands` carries out the commands of sessions.
 //! - `node` knows which partitions have subscribers of a channel and delivers publications to them.
+//! - `nodes` is what other nodes of a cluster want from this one.
 //! - `api` is the server API for back ends, over HTTP or `grpc`.
 
 mod answer;
@@ -23,6 +24,7 @@ mod grpc_api;
 mod handshake;
 mod metrics;
 mod node;
+mod nodes;
 mod options;
 mod origin;
 mod outgoing;

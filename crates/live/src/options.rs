@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::config::NamespaceOptions;
@@ -13,7 +13,7 @@ use crate::protocol::codes::ClientError;
 use crate::protocol::message::StreamPosition;
 
 /// Subscription options. See the module.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SubscribeOptions {
     /// The `info` of the subscription shown to other clients.
@@ -30,7 +30,7 @@ pub(crate) struct SubscribeOptions {
 
 /// Namespace options that the subscription overrides. Unknown names are ignored, as in Centrifugo,
 /// because older versions had others.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Overrides {
     pub(crate) presence: Option<Bool>,
@@ -40,14 +40,14 @@ pub(crate) struct Overrides {
     pub(crate) force_positioning: Option<Bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Bool {
     pub(crate) value: bool,
 }
 
 /// A server-side subscription that a back end requests.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) channel: String,
     pub(crate) options: SubscribeOptions,

@@ -35,7 +35,7 @@ impl Default for Presence {
 }
 
 /// Approximate bytes of the information about clients.
-fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
+pub(crate) fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
     let one = |info: &ClientInfo| CLIENT_BYTES + info.user.len() + info.conn_info.len() + info.chan_info.len();
     clients.into_iter().map(one).sum()
 }

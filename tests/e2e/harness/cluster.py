@@ -25,12 +25,12 @@ class Nodes:
         self.servers[name] = self.make_server(name=name, start=start, settings=own, args=args)
         return self.servers[name]
 
-    def make_live(self, directory, config=None):
-        """All nodes, each with a live port, once they are connected."""
+    def make_live(self, directory, config=None, **settings):
+        """All nodes, each with a live port, once they are connected; `settings` without `cluster.`."""
         file = directory / "live.json"
         file.write_text(json.dumps(config or CONFIG))
         for name in self.ports:
-            self.make(name, args=["--live-listen", "127.0.0.1:0", "--live-config", str(file)])
+            self.make(name, args=["--live-listen", "127.0.0.1:0", "--live-config", str(file)], **settings)
         self.connected()
         return [self.servers[name] for name in self.ports]
 

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use prost::{Message, Oneof};
 use steadfast_store::{History, HistoryQuery, Position, Publication};
 
+use super::members::{WireCall, WireMember, WirePresence};
+
 /// A position in a channel.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct WirePosition {
@@ -101,7 +103,7 @@ pub struct Request {
     #[prost(string, tag = "2")]
     pub channel: String,
     /// What is requested; `None`: a request that this build does not know.
-    #[prost(oneof = "Command", tags = "3, 4, 5")]
+    #[prost(oneof = "Command", tags = "3, 4, 5, 6, 7")]
     pub command: Option<Command>,
 }
 
@@ -117,6 +119,12 @@ pub enum Command {
     /// Remove the history.
     #[prost(message, tag = "5")]
     Clear(WireClear),
+    /// List the members.
+    #[prost(message, tag = "6")]
+    Presence(WirePresence),
+    /// A call to the node itself; the channel is empty.
+    #[prost(message, tag = "7")]
+    Call(WireCall),
 }
 
 /// A publication to submit.
@@ -198,6 +206,18 @@ pub struct Response {
     /// See [`History::complete`].
     #[prost(bool, tag = "5")]
     pub complete: bool,
+    /// Members of a presence.
+    #[prost(message, repeated, tag = "6")]
+    pub members: Vec<WireMember>,
+    /// Number of clients in a presence.
+    #[prost(uint32, tag = "7")]
+    pub clients: u32,
+    /// Number of users in a presence.
+    #[prost(uint32, tag = "8")]
+    pub users: u32,
+    /// The answer to a call.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub body: Bytes,
 }
 
 impl From<Position> for WirePosition {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::Shared;
 use steadfast_flow::BoxFuture;
@@ -15,6 +16,7 @@ use super::links::Answer;
 use super::tail::{TAIL_BYTES_MAX, TAIL_MAX};
 use crate::error::ChannelError;
 use crate::frame::channels::{Command, Request, Response, WireHistoryQuery};
+use crate::frame::members::WireCall;
 use crate::frame::{FRAME_BYTES_MAX, Kind};
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
@@ -39,7 +41,7 @@ pub(super) struct Question {
 }
 
 /// What a channel can be answered with.
-enum Known {
+enum Lookup {
     /// From memory.
     Answer(History),
     /// Only by the home; the watch, and the query to send.
@@ -69,6 +71,30 @@ impl Front {
     /// The same, with its answer.
     pub(crate) async fn ask(&self, home: NodeIndex, channel: &str, command: Command) -> Result<Response, ChannelError> {
         self.request(home, channel, command)?.await.unwrap_or(Err(ChannelError::OutcomeUnknown))
+    }
+
+    /// Whether a node has had no link for so long that it counts as gone.
+    pub(crate) fn is_lost(&self, node: NodeIndex) -> bool {
+        let home = self.home(node).lock();
+        !home.is_up() && self.env.now() > home.down_since + self.node_ttl
+    }
+
+    /// Calls a node. It waits for the link, if there is none.
+    ///
+    /// # Errors
+    /// When there is no answer within five seconds.
+    pub(crate) async fn call(&self, node: NodeIndex, body: Bytes) -> Result<Bytes, ChannelError> {
+        let call = async {
+            loop {
+                let changed = self.links_changed.notified();
+                if self.home(node).lock().is_up() {
+                    break;
+                }
+                changed.await;
+            }
+            self.ask(node, "", Command::Call(WireCall { body })).await.map(|response| response.body)
+        };
+        self.env.timeout(GIVE_UP_AFTER, call).await.unwrap_or(Err(ChannelError::HomeUnreachable))
     }
 
     /// The position of an attached channel. It waits for the home; without one for a second, it is
@@ -120,8 +146,8 @@ impl Front {
             }
             let begin = self.position(name).await?;
             let (question, number, is_tail) = match self.known(name, &query, bytes_max)? {
-                Known::Answer(history) => return Ok(history),
-                Known::Question(question, number, is_tail) => (question, number, is_tail),
+                Lookup::Answer(history) => return Ok(history),
+                Lookup::Question(question, number, is_tail) => (question, number, is_tail),
             };
             let answer = question.await;
             let done = self.with_entry(name, |entry| {
@@ -153,18 +179,18 @@ impl Front {
     }
 
     /// The answer to a query, or the question to ask for it. All sessions share a question.
-    fn known(&self, name: &Arc<str>, query: &HistoryQuery, bytes_max: usize) -> Result<Known, ChannelError> {
+    fn known(&self, name: &Arc<str>, query: &HistoryQuery, bytes_max: usize) -> Result<Lookup, ChannelError> {
         let mut part = self.part(name).lock();
         let entry = part.get_mut(name).ok_or(ChannelError::HomeUnreachable)?;
         if let Some(history) = entry.channel.history(query, bytes_max, self.env.wall_ms()) {
-            return Ok(Known::Answer(history));
+            return Ok(Lookup::Answer(history));
         }
         let current = entry.channel.current().ok_or(ChannelError::HomeUnreachable)?;
         let number = entry.channel.number();
         if self.sabotage == ClusterSabotage::AheadRefused
             && query.since.is_some_and(|since| since.epoch != current.epoch || since.offset > current.offset)
         {
-            return Ok(Known::Answer(History { publications: Vec::new(), position: current, complete: false }));
+            return Ok(Lookup::Answer(History { publications: Vec::new(), position: current, complete: false }));
         }
         // The first session that lacks publications gets the tail for all.
         let recovers = !query.reverse && query.since.is_some_and(|since| since.epoch == current.epoch);
@@ -175,12 +201,12 @@ impl Front {
             found.find(|one| one.answer.peek().is_none()).map(|one| one.answer.clone())
         };
         if recovers && let Some(answer) = under_way(&tail, &entry.questions) {
-            return Ok(Known::Question(answer, number, true));
+            return Ok(Lookup::Question(answer, number, true));
         }
         let is_tail = recovers && entry.channel.requests_tail();
         let wanted = if is_tail { tail } else { WireHistoryQuery::new(*query, bytes_max) };
         if let Some(answer) = under_way(&wanted, &entry.questions) {
-            return Ok(Known::Question(answer, number, is_tail));
+            return Ok(Lookup::Question(answer, number, is_tail));
         }
         self.counters.history_requests.fetch_add(1, Relaxed);
         let response = self.request(entry.home, name, Command::History(wanted))?;
@@ -190,6 +216,6 @@ impl Front {
         };
         let answer = (Box::pin(answer) as BoxFuture<'static, _>).shared();
         entry.questions.push(Question { number, query: wanted, answer: answer.clone() });
-        Ok(Known::Question(answer, number, is_tail))
+        Ok(Lookup::Question(answer, number, is_tail))
     }
 }

@@ -1,9 +1,9 @@
 //! Requests of other nodes to the home of a channel.
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use prost::Message;
 use steadfast_flow::Permit;
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{ChannelHandle, ChannelSink, HistoryQuery, NewPublication, Position, Publication};
@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, Home};
 use crate::error::ChannelError;
 use crate::frame::channels::{Command, Request, Response, WireHistoryQuery, WirePublish, WireStore, to_wire};
+use crate::frame::members::WireMember;
 use crate::frame::{FRAME_BYTES_MAX, Kind};
 use crate::outbox::Outbox;
 use crate::publish::{Accepted, Publish, StoreTerms};
@@ -102,7 +103,7 @@ impl Home {
         match command {
             Some(Command::Publish(publish)) => {
                 let front = self.front(node).lock();
-                let at = self.hasher.hash_one(&channel) as usize % PUBLISHERS;
+                let at = self.watchers.spread(&channel, PUBLISHERS);
                 let queued = QueuedPublish { number, channel, publish };
                 if front.publishers.get(at).is_none_or(|publisher| publisher.try_send(queued).is_err()) {
                     respond(&outbox, number, Err(ChannelError::Busy));
@@ -115,6 +116,17 @@ impl Home {
             Some(Command::Clear(_)) => self.env.spawn("cluster history removal", async move {
                 let cleared = home.clear(&channel).await;
                 respond(&outbox, number, cleared.map(|()| Response::default()));
+            }),
+            Some(Command::Presence(presence)) => self.env.spawn("cluster presence", async move {
+                let listed = home.presence_for(node, &outbox, &channel, presence.limit).await;
+                respond(&outbox, number, listed);
+            }),
+            Some(Command::Call(call)) => self.env.spawn("cluster call", async move {
+                let body = match home.sessions.get() {
+                    Some(sessions) => Ok(sessions.call(call.body).await),
+                    None => Err(ChannelError::Stopping),
+                };
+                respond(&outbox, number, body.map(|body| Response { body, ..Response::default() }));
             }),
             None => respond(&outbox, number, Err(ChannelError::Internal)),
         }
@@ -192,8 +204,7 @@ impl Home {
     }
 
     fn handle(&self, channel: &str) -> Result<ChannelHandle, ChannelError> {
-        let known = self.part(channel).lock().get(channel).and_then(|channel| channel.handle.clone());
-        match known {
+        match self.watchers.handle(channel) {
             Some(handle) => Ok(handle),
             None => Ok(self.disks.channel(channel)?),
         }
@@ -230,10 +241,35 @@ impl Home {
         Ok(Response { publications, complete: history.complete, ..at(history.position) })
     }
 
+    async fn presence_for(
+        &self,
+        node: NodeIndex,
+        outbox: &Outbox,
+        channel: &str,
+        limit: u64,
+    ) -> Result<Response, ChannelError> {
+        let sessions = self.sessions.get().ok_or(ChannelError::Stopping)?;
+        let (clients, users) = sessions.presence_counts(channel);
+        let mut response = Response { clients, users, ..Response::default() };
+        if limit > 0 {
+            let _permits = self.read_permits(node, outbox, ANSWER_PERMITS).await?;
+            let members = sessions.presence(channel, usize::try_from(limit).unwrap_or(usize::MAX));
+            let mut bytes = 0;
+            let wire = members.into_iter().map(|(client, member)| WireMember::new(client, &member, false));
+            response.members = wire
+                .take_while(|member| {
+                    bytes += member.encoded_len();
+                    bytes <= ANSWER_PERMITS * self.page_bytes
+                })
+                .collect();
+        }
+        Ok(response)
+    }
+
     /// Removes the history of a channel, also from the memory of other nodes.
     pub(crate) async fn clear(&self, channel: &str) -> Result<(), ChannelError> {
         self.handle(channel)?.clear().await?;
-        self.on_cleared(channel);
+        self.watchers.clear(channel);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! A network in memory whose directions can be blocked, and nodes on it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use steadfast_cluster::{
-    Channels, ClusterOptions, LinkEvents, LinkState, LinkStatus, Links, NodeAddress, Roster, Sessions, Transport, Wire,
+    Channels, ChannelsOptions, ClientId, ClusterOptions, LinkEvents, LinkState, LinkStatus, Links, Member,
+    MemberChange, NodeAddress, Roster, Sessions, Transport, Wire,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
@@ -19,6 +20,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) const OUTBOX_BYTES: u64 = 4 << 20;
+
+/// How long the members of a lost node are kept. A link is found to be lost within 3 s.
+pub(crate) const NODE_TTL: Duration = Duration::from_secs(5);
 
 /// Memory for publications of other nodes.
 pub(crate) const TAIL_BYTES: u64 = 64 << 10;
@@ -48,6 +52,9 @@ pub(crate) enum Event {
 #[derive(Default)]
 pub(crate) struct Recorder {
     events: Mutex<HashMap<String, Vec<Event>>>,
+    /// Announced users, those that left with a minus.
+    announced: Mutex<HashMap<String, Vec<String>>>,
+    present: Mutex<HashMap<String, BTreeMap<ClientId, Member>>>,
     /// Whether publications are not taken for now.
     pub(crate) busy: watch::Sender<bool>,
 }
@@ -64,6 +71,16 @@ impl Recorder {
             Event::Reset(_) => None,
         };
         self.events(channel).into_iter().filter_map(payload).collect()
+    }
+
+    pub(crate) fn announced(&self, channel: &str) -> Vec<String> {
+        self.announced.lock().get(channel).cloned().unwrap_or_default()
+    }
+
+    /// The users that are present according to the home.
+    pub(crate) fn present(&self, channel: &str) -> Vec<String> {
+        let present = self.present.lock();
+        present.get(channel).into_iter().flat_map(|members| members.values().map(|one| one.user.clone())).collect()
     }
 
     fn add(&self, channel: &str, event: Event) {
@@ -83,6 +100,35 @@ impl Sessions for Recorder {
         self.add(channel, Event::Reset(position));
     }
 
+    fn member_changed(&self, channel: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
+        let mut present = self.present.lock();
+        let members = present.entry(channel.to_string()).or_default();
+        match change {
+            MemberChange::Joined => members.insert(client, member.clone()),
+            MemberChange::Left => members.remove(&client),
+        };
+    }
+
+    fn announce(&self, channel: &Arc<str>, _client: ClientId, member: &Member, change: MemberChange) {
+        let sign = if change == MemberChange::Left { "-" } else { "" };
+        self.announced.lock().entry(channel.to_string()).or_default().push(format!("{sign}{}", member.user));
+    }
+
+    fn presence(&self, channel: &str, limit: usize) -> Vec<(ClientId, Member)> {
+        let present = self.present.lock();
+        let members = present.get(channel).into_iter().flatten();
+        members.take(limit).map(|(client, member)| (*client, member.clone())).collect()
+    }
+
+    fn presence_counts(&self, channel: &str) -> (u32, u32) {
+        let count = self.present(channel).len() as u32;
+        (count, count)
+    }
+
+    fn call(&self, call: Bytes) -> BoxFuture<'_, Bytes> {
+        Box::pin(async move { [&b"answer to "[..], &call].concat().into() })
+    }
+
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
         let mut busy = self.busy.subscribe();
         (*self.busy.borrow()).then(|| -> BoxFuture<'_, ()> {
@@ -90,6 +136,15 @@ impl Sessions for Recorder {
                 let _ = busy.wait_for(|busy| !busy).await;
             })
         })
+    }
+}
+
+fn options() -> ChannelsOptions {
+    ChannelsOptions {
+        tail_bytes_max: TAIL_BYTES,
+        outbox_bytes_max: OUTBOX_BYTES,
+        node_ttl: NODE_TTL,
+        ..ChannelsOptions::default()
     }
 }
 
@@ -150,7 +205,7 @@ impl Hub {
 
     pub(crate) async fn start_with(&self, roster: Roster, secret: &str, store: Store) -> Node {
         let (own, roster) = (roster.address(roster.own()).to_owned(), Arc::new(roster));
-        let channels = Channels::new(store, roster.clone(), TAIL_BYTES, OUTBOX_BYTES, Env::tokio());
+        let channels = Channels::new(store, roster.clone(), &options(), Env::tokio());
         let sessions = Arc::new(Recorder::default());
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);

@@ -3,4 +3,5 @@
 mod channels;
 mod hub;
 mod links;
+mod members;
 mod sockets;

@@ -14,7 +14,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use steadfast_cluster::{
-    Channels, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls, Roster, Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls,
+    Roster, Transport,
 };
 use steadfast_flow::Env;
 use tokio::net::{TcpListener, TcpStream};
@@ -35,7 +36,7 @@ fn tls(pem: &str) -> PinnedTls {
 async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tls: Option<PinnedTls>) -> Links {
     let env = Env::tokio();
     let roster = Arc::new(Roster::new(own, nodes.to_vec(), &["a".to_owned()]).expect("a roster"));
-    let channels = Channels::new(store().await, roster.clone(), 1 << 20, 1 << 20, env.clone());
+    let channels = Channels::new(store().await, roster.clone(), &ChannelsOptions::default(), env.clone());
     let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: 1 << 20 };
     let links = Links::new(options, Arc::new(channels), env.clone());
     let door = ClusterDoor::new(links.clone(), env.clone());

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod bounds_tests;
 pub(crate) mod json;
+mod nodes;
 pub(crate) mod result;
 
 use std::collections::BTreeMap;
@@ -11,25 +12,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
-use futures::future::join_all;
 use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use steadfast_flow::{Permit, stages};
+use steadfast_flow::{BoxFuture, Permit, stages};
 use steadfast_store::Position;
 
+pub(crate) use nodes::{Ending, Info, Renewal, Sessions, answer_call};
+use nodes::{NodeCall, NodeResult};
+
 use crate::answer::held;
-use crate::commands::parse_client;
 use crate::config::ChannelDurability;
 use crate::node::{GATE_WAIT, Node, Submission, refusal};
-use crate::options::{SubscribeOptions, Wanted};
+use crate::options::Wanted;
 use crate::outgoing::Encoded;
-use crate::partition::{SessionId, SessionMessage};
-use crate::protocol::codes::{self, ClientError, Disconnected};
-use crate::protocol::message::{
-    ClientInfo, Expiry, HistoryRequest, HistoryResult, PresenceStatsResult, Publication, Push, Reply, Unsubscribe,
-};
-use crate::session::SessionIdentity;
+use crate::protocol::codes::{self, ClientError};
+use crate::protocol::message::{ClientInfo, HistoryRequest, HistoryResult, PresenceStatsResult, Publication};
 
 /// The header that requests gRPC status errors for one call, as the option `error_mode` does for
 /// all.
@@ -95,35 +93,6 @@ impl Publish {
     }
 }
 
-/// Selects the sessions of a command: all of a user, or one by client ID or session ID.
-#[derive(Debug, Default)]
-pub(crate) struct Sessions {
-    pub(crate) user: String,
-    pub(crate) client: String,
-    /// The session ID of an emulated or unidirectional transport.
-    pub(crate) session: String,
-}
-
-/// How to disconnect sessions.
-#[derive(Debug, Default)]
-pub(crate) struct Ending {
-    /// Client IDs of sessions that stay connected.
-    pub(crate) whitelist: Vec<String>,
-    /// The code and reason, if not the default ones.
-    pub(crate) with: Option<(u32, String)>,
-}
-
-/// New properties of sessions.
-#[derive(Debug, Default)]
-pub(crate) struct Renewal {
-    /// Seconds since the Unix epoch; 0: no expiry.
-    pub(crate) expire_at: u64,
-    /// The sessions end now.
-    pub(crate) expired: bool,
-    /// The `info` shown to other clients; empty: unchanged.
-    pub(crate) info: Vec<u8>,
-}
-
 /// The commands of the API.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -160,17 +129,6 @@ impl Command {
     }
 }
 
-/// The state of the server.
-#[derive(Debug)]
-pub(crate) struct Info {
-    pub(crate) version: String,
-    pub(crate) clients: usize,
-    pub(crate) users: usize,
-    pub(crate) channels: usize,
-    /// Uptime in seconds.
-    pub(crate) uptime: u64,
-}
-
 /// The result of a command.
 #[derive(Debug)]
 pub(crate) enum Done {
@@ -183,7 +141,8 @@ pub(crate) enum Done {
     History(HistoryResult),
     /// The number of subscribers by channel.
     Channels(BTreeMap<String, usize>),
-    Info(Info),
+    /// The nodes.
+    Info(Vec<Info>),
 }
 
 /// A command of a batch, or the error of parsing it.
@@ -232,7 +191,9 @@ impl Api {
     /// Carries out a command.
     pub(crate) async fn carry_out(&self, command: Command, terms: &Terms) -> Answer {
         stages::note(|stages| stages.set_about(command.about()));
-        let answer = self.answer(command, terms).await;
+        // The compiler cannot prove that the unboxed future may be sent: it is nested too deeply.
+        let answer: BoxFuture<'_, Answer> = Box::pin(self.answer(command, terms));
+        let answer = answer.await;
         if let Err(error) = &answer {
             stages::note(|stages| stages.set_outcome(error.code));
         }
@@ -259,18 +220,19 @@ impl Api {
                 });
                 Ok(Done::Broadcast(stream::iter(each).buffered(together).collect().await))
             }
-            Command::Subscribe(sessions, wanted) => self.subscribe(&sessions, &wanted).await,
-            Command::Unsubscribe(sessions, channel) => self.unsubscribe(&sessions, &channel),
-            Command::Disconnect(sessions, ending) => self.disconnect(&sessions, ending),
-            Command::Refresh(sessions, renewal) => self.refresh(&sessions, renewal),
+            Command::Subscribe(sessions, wanted) => self.command_all(NodeCall::Subscribe(sessions, wanted)).await,
+            Command::Unsubscribe(sessions, channel) => self.command_all(NodeCall::Unsubscribe(sessions, channel)).await,
+            Command::Disconnect(sessions, ending) => self.command_all(NodeCall::Disconnect(sessions, ending)).await,
+            Command::Refresh(sessions, renewal) => self.command_all(NodeCall::Refresh(sessions, renewal)).await,
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
-                self.take(terms, self.node.presence.list_bytes(&channel, CHANNELS_MAX))?;
-                Ok(Done::Presence(self.node.presence.list(&channel, CHANNELS_MAX)))
+                let (clients, permit) = self.node.clients_of(&channel, CHANNELS_MAX).await?;
+                terms.permits.lock().push(Arc::new(permit));
+                Ok(Done::Presence(clients))
             }
             Command::PresenceStats(channel) => {
                 self.with_presence(&channel)?;
-                Ok(Done::PresenceStats(self.node.presence.stats(&channel)))
+                self.node.client_counts(&channel).await.map(Done::PresenceStats)
             }
             Command::History(request) => {
                 self.with_history(&request.channel)?;
@@ -284,18 +246,25 @@ impl Api {
                 Ok(Done::Nothing)
             }
             Command::Channels(pattern) => {
-                let found = self.node.channels(|name| matches_pattern(&pattern, name)).into_iter().take(CHANNELS_MAX);
-                let found: BTreeMap<_, _> = found.map(|(name, count)| (name.to_string(), count)).collect();
-                self.take(terms, found.keys().map(|name| name.len() + CHANNEL_BYTES).sum())?;
+                let mut found = BTreeMap::new();
+                for result in self.on_all_nodes(NodeCall::Channels(pattern)).await? {
+                    let NodeResult::Channels(channels) = result else { continue };
+                    channels.into_iter().for_each(|(name, count)| *found.entry(name).or_default() += count);
+                }
+                self.take(terms, found.keys().map(|name: &String| name.len() + CHANNEL_BYTES).sum())?;
                 Ok(Done::Channels(found))
             }
             Command::Info => {
-                let (clients, users) = self.node.counts();
-                let channels = self.node.channels(|_| true).len();
-                let (version, uptime) = (self.node.version.clone(), self.node.env.now().as_secs());
-                Ok(Done::Info(Info { version, clients, users, channels, uptime }))
+                let results = self.on_all_nodes(NodeCall::Info).await?.into_iter();
+                let info = |result| if let NodeResult::Info(info) = result { Some(info) } else { None };
+                Ok(Done::Info(results.filter_map(info).collect()))
             }
         }
+    }
+
+    /// Carries out a command without a result at all nodes.
+    async fn command_all(&self, call: NodeCall) -> Answer {
+        self.on_all_nodes(call).await.map(|_| Done::Nothing)
     }
 
     /// Carries out the commands of a batch, in sequence or in parallel.
@@ -350,90 +319,6 @@ impl Api {
 
     fn with_history(&self, channel: &str) -> Result<(), ClientError> {
         if self.node.namespace(channel)?.has_history() { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
-    }
-
-    async fn subscribe(&self, sessions: &Sessions, wanted: &Wanted) -> Answer {
-        let options: &SubscribeOptions = &wanted.options;
-        if options.expires_ms().is_some_and(|ends| ends <= self.node.env.wall_ms()) {
-            return Err(codes::EXPIRED);
-        }
-        // Report errors of the request even if the user has no sessions.
-        self.node.namespace(&wanted.channel)?;
-        options.info()?;
-        options.data()?;
-        for some in sessions.of(&self.node)?.chunks(SUBSCRIBES_TOGETHER) {
-            let each =
-                some.iter().map(|(session, identity)| self.node.subscribe_from_server(*session, identity, wanted));
-            join_all(each).await.into_iter().collect::<Result<(), _>>()?;
-        }
-        Ok(Done::Nothing)
-    }
-
-    fn unsubscribe(&self, sessions: &Sessions, channel: &str) -> Answer {
-        if channel.is_empty() {
-            return Err(codes::BAD_REQUEST);
-        }
-        let (code, reason) = codes::UNSUBSCRIBED_BY_SERVER;
-        for (session, _) in sessions.of(&self.node)? {
-            let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
-            let push = Push { channel: channel.to_owned(), unsubscribe, ..Push::default() };
-            let reply = Reply { push: Some(push), ..Reply::default() };
-            self.node.to(session, SessionMessage::Unsubscribed(channel.into(), Some(Box::new(reply))));
-        }
-        Ok(Done::Nothing)
-    }
-
-    fn disconnect(&self, sessions: &Sessions, ending: Ending) -> Answer {
-        let why = match ending.with {
-            None => codes::FORCE_DISCONNECT,
-            Some((code, reason)) => match u16::try_from(code) {
-                Ok(code @ 3000..5000) => Disconnected { code, reason: reason.into() },
-                _ => return Err(ClientError::bad_request(format!("disconnect.code is {code}: use 3000 to 4999"))),
-            },
-        };
-        for (session, identity) in sessions.of(&self.node)? {
-            if !ending.whitelist.contains(&identity.client.to_string()) {
-                self.node.to(session, SessionMessage::Disconnect(why.clone()));
-            }
-        }
-        Ok(Done::Nothing)
-    }
-
-    /// Sets a new expiry of the selected sessions.
-    fn refresh(&self, sessions: &Sessions, renewal: Renewal) -> Answer {
-        let Renewal { expire_at, expired, info } = renewal;
-        let now_ms = self.node.env.wall_ms();
-        let lasts = expire_at.saturating_sub(now_ms / 1000);
-        let expired = expired || expire_at > 0 && lasts == 0;
-        for (session, identity) in sessions.of(&self.node)? {
-            let message = if expired {
-                SessionMessage::Disconnect(codes::SESSION_EXPIRED)
-            } else {
-                let expires_ms = (expire_at > 0).then(|| expire_at.saturating_mul(1000));
-                let ttl = u32::try_from(lasts).unwrap_or(u32::MAX);
-                let refresh = Some(Expiry { expires: expires_ms.is_some(), ttl });
-                let push = Some(Push { refresh, ..Push::default() });
-                let reply = Some(Box::new(Reply { push, ..Reply::default() }));
-                SessionMessage::Refreshed { expires_ms, renamed: identity.learn(info.clone(), None), reply }
-            };
-            self.node.to(session, message);
-        }
-        Ok(Done::Nothing)
-    }
-}
-
-impl Sessions {
-    /// The selected sessions that are connected.
-    fn of(&self, node: &Node) -> Result<Vec<(SessionId, Arc<SessionIdentity>)>, ClientError> {
-        let client = match self.client.as_str() {
-            "" => None,
-            text => Some(parse_client(text).ok_or(codes::BAD_REQUEST)?),
-        };
-        let mut found = node.sessions_of(&self.user, client);
-        if !self.session.is_empty() {
-            found.retain(|(_, identity)| identity.connection.session.as_deref() == Some(self.session.as_str()));
-        }
-        Ok(found)
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use steadfast_store::Position;
 
-use super::{Answer, Done};
+use super::{Answer, Done, Info};
 use crate::protocol::codes::ClientError;
 use crate::protocol::epoch_text;
 use crate::protocol::message::{ClientInfo, Publication};
@@ -70,11 +70,15 @@ impl Serialize for MethodResult<'_> {
                     found.iter().map(|(name, count)| (name.clone(), json!({"num_clients": count}))).collect();
                 json!({"channels": channels}).serialize(s)
             }
-            Done::Info(info) => json!({"nodes": [{
-                "uid": "steadfast", "name": "steadfast", "version": info.version, "num_clients": info.clients,
-                "num_users": info.users, "num_channels": info.channels, "uptime": info.uptime,
-            }]})
-            .serialize(s),
+            Done::Info(nodes) => {
+                let node = |info: &Info| {
+                    json!({
+                        "uid": info.name, "name": info.name, "version": info.version, "num_clients": info.clients,
+                        "num_users": info.users, "num_channels": info.channels, "uptime": info.uptime,
+                    })
+                };
+                json!({"nodes": nodes.iter().map(node).collect::<Vec<_>>()}).serialize(s)
+            }
         }
     }
 }

@@ -4,10 +4,13 @@ use uuid::Uuid;
 
 use super::*;
 use crate::commands::tests::node_with;
+use crate::options::SubscribeOptions;
 use crate::partition::WorkerEvent;
+use crate::partition::{SessionId, SessionMessage};
 use crate::protocol::Encoding;
 use crate::protocol::Transport;
 use crate::session::ConnectionInfo;
+use crate::session::SessionIdentity;
 
 /// Three sessions of ann and one of bob; the first is a plain WebSocket.
 async fn api() -> Api {
@@ -110,6 +113,30 @@ async fn disconnects_and_refreshes_have_the_requested_values() {
     }
     let identity = api.node.sessions_of("ann", Some(client(1)));
     assert_eq!(identity[0].1.client_info(&[]).conn_info, b"{}");
+}
+
+#[tokio::test]
+async fn calls_of_other_nodes_are_carried_out_for_the_sessions_here() {
+    let api = api().await;
+    let outcome = async |call: NodeCall| {
+        let call = serde_json::to_vec(&call).expect("JSON");
+        let answer = answer_call(&api.node, call.into()).await;
+        serde_json::from_slice::<nodes::Outcome>(&answer).expect("an outcome")
+    };
+    let call = NodeCall::Disconnect(ann("", "s1"), Ending { whitelist: Vec::new(), with: Some((4001, "x".into())) });
+    assert!(matches!(outcome(call).await, Ok(NodeResult::Nothing)));
+    let mut events = Vec::new();
+    api.node.inboxes[0].take(&mut events);
+    assert!(
+        matches!(&events[..], [WorkerEvent::To(id, SessionMessage::Disconnect(why))] if id.slot == 1 && why.code == 4001)
+    );
+    let Ok(NodeResult::Info(info)) = outcome(NodeCall::Info).await else { panic!("the state of the node") };
+    assert_eq!((info.clients, info.users, &*info.name), (4, 2, "steadfast"));
+    let call = NodeCall::Subscribe(ann("no name", ""), Box::new(wanted()));
+    assert_eq!(outcome(call).await.expect_err("no session ID"), codes::BAD_REQUEST);
+    let unknown = answer_call(&api.node, Bytes::from_static(b"{}")).await;
+    let unknown = serde_json::from_slice::<nodes::Outcome>(&unknown).expect("an outcome").expect_err("no call");
+    assert!(unknown.message.contains("another version"), "{unknown:?}");
 }
 
 #[test]

@@ -267,16 +267,14 @@ impl Node {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), caller, subscribed)?;
             let limit = self.config.client.history_max_publication_limit.max(10_000);
-            // Take the permit before making the list, which allocates the memory.
-            let bytes = self.presence.list_bytes(&channel, limit);
-            let permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
-            reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
+            let (presence, permit) = self.clients_of(&channel, limit).await?;
+            reply.presence = Some(PresenceResult { presence });
             self.to(caller.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
             return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), caller, subscribed)?;
-            reply.presence_stats = Some(self.presence.stats(&channel));
+            reply.presence_stats = Some(self.client_counts(&channel).await?);
         } else if let Some(request) = command.history {
             let options = self.named(&request.channel)?;
             self.may_ask(options.has_history(), options.history_permission(), caller, subscribed)?;

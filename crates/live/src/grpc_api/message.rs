@@ -350,17 +350,17 @@ fn result(done: Done) -> Vec<u8> {
             let one = |(name, clients)| (name, ChannelInfo { num_clients: count(clients) });
             ChannelsResult { channels: found.into_iter().map(one).collect() }.encode_to_vec()
         }
-        Done::Info(Info { version, clients, users, channels, uptime }) => {
-            let node = NodeResult {
-                uid: "steadfast".to_owned(),
-                name: "steadfast".to_owned(),
+        Done::Info(nodes) => {
+            let node = |Info { name, version, clients, users, channels, uptime }| NodeResult {
+                uid: name.clone(),
+                name,
                 version,
                 num_clients: count(clients),
                 num_users: count(users),
                 num_channels: count(channels),
                 uptime: u32::try_from(uptime).unwrap_or(u32::MAX),
             };
-            InfoResult { nodes: vec![node] }.encode_to_vec()
+            InfoResult { nodes: nodes.into_iter().map(node).collect() }.encode_to_vec()
         }
     }
 }

@@ -17,9 +17,8 @@ use uuid::Uuid;
 use super::publish::BACKLOG_BYTES_MAX;
 use super::{LiveChannel, Node};
 use crate::outgoing::{ChannelPush, bytes_of};
-use crate::partition::{SessionId, SubscriptionKind, WorkerEvent};
-use crate::protocol::message::{Presence, Push};
-use crate::session::SessionIdentity;
+use crate::partition::WorkerEvent;
+use crate::protocol::message::Push;
 
 /// Pause between batches: one millisecond for each `SUBSCRIBERS_PER_MS` subscribers, within
 /// `PAUSE_MS`, milliseconds.
@@ -119,43 +118,8 @@ impl Announcements {
 }
 
 impl Node {
-    /// Sends the join of a new subscriber.
-    pub(crate) fn on_subscribed(&self, identity: &SessionIdentity, channel: &Arc<str>, kind: &SubscriptionKind) {
-        if kind.announced {
-            let join = Some(Presence { info: Some(identity.client_info(&kind.info)) });
-            let push = Push { channel: channel.as_ref().to_owned(), join, ..Push::default() };
-            self.announce(channel, identity.client, push);
-        }
-    }
-
-    /// Adds a subscriber to the presence of a channel, or replaces its information there.
-    pub(crate) fn set_presence(&self, identity: &SessionIdentity, channel: &Arc<str>, kind: &SubscriptionKind) {
-        if kind.presence {
-            self.presence.add(channel, identity.client, Arc::new(identity.client_info(&kind.info)));
-        }
-    }
-
-    /// Removes a subscriber from the channel and its presence, and sends its leave.
-    pub(crate) fn on_unsubscribed(
-        &self,
-        session: SessionId,
-        identity: Option<&Arc<SessionIdentity>>,
-        channel: &Arc<str>,
-        kind: &SubscriptionKind,
-    ) {
-        self.leave(session, channel);
-        let Some(identity) = identity else { return };
-        if kind.presence {
-            self.presence.remove(channel, &identity.client);
-        }
-        if kind.announced {
-            let leave = Some(Presence { info: Some(identity.client_info(&kind.info)) });
-            let push = Push { channel: channel.as_ref().to_owned(), leave, ..Push::default() };
-            self.announce(channel, identity.client, push);
-        }
-    }
-
-    fn announce(&self, channel: &Arc<str>, client: Uuid, push: Push) {
+    /// Sends a join or a leave to the subscribers at this node.
+    pub(super) fn announce(&self, channel: &Arc<str>, client: Uuid, push: Push) {
         let now_ms = self.now_ms();
         let mut part = self.part(&self.channels, channel).lock();
         let Some(live) = part.get_mut(channel) else { return };
@@ -227,7 +191,8 @@ mod tests {
 
     use super::*;
     use crate::commands::tests::node_with;
-    use crate::protocol::message::ClientInfo;
+    use crate::partition::SessionId;
+    use crate::protocol::message::{ClientInfo, Presence};
 
     const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };
 

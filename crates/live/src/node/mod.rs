@@ -3,6 +3,7 @@
 mod announce;
 mod answers;
 mod history;
+mod members;
 mod publish;
 mod subscribers;
 

@@ -65,12 +65,12 @@ impl Accepted {
 
 impl Node {
     /// Whether the backlog of a partition is above its bound.
-    pub(super) fn has_backlog(&self) -> bool {
+    pub(crate) fn has_backlog(&self) -> bool {
         self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX)
     }
 
     /// Completes when the backlog of every partition is within its bound.
-    pub(super) async fn no_backlog(&self) {
+    pub(crate) async fn no_backlog(&self) {
         loop {
             let delivered = self.delivered.notified();
             if !self.has_backlog() {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use steadfast_cluster::{Channel, HistoryBounds, Sessions};
-use steadfast_flow::BoxFuture;
+use steadfast_cluster::{Channel, HistoryBounds};
 use steadfast_store::Position;
 
 use super::announce::Announcements;
@@ -100,10 +99,9 @@ impl Node {
         }
         found
     }
-}
 
-impl Sessions for Node {
-    fn reset(&self, channel: &Arc<str>, position: Position) {
+    /// A channel begins anew at a position, because publications may be missing.
+    pub(crate) fn reset_channel(&self, channel: &Arc<str>, position: Position) {
         let mut part = self.part(&self.channels, channel).lock();
         let Some(live) = part.get_mut(channel) else { return };
         live.answers.clear();
@@ -114,9 +112,5 @@ impl Sessions for Node {
                 inbox.send(WorkerEvent::Reset(channel.clone(), position));
             }
         }
-    }
-
-    fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
-        self.has_backlog().then(|| -> BoxFuture<'_, ()> { Box::pin(self.no_backlog()) })
     }
 }

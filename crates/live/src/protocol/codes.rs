@@ -3,10 +3,12 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::message::ErrorMessage;
 
 /// An error reply to a command. The session stays connected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientError {
     /// The code; the protocol defines 100 to 113.
     pub code: u32,

@@ -195,6 +195,7 @@ pub const TABLE: &[Metric] = &[
     ),
     metric("/cluster/channels/resets", "cluster_resets", Counter, "Channels whose subscribers had to recover"),
     metric("/cluster/channels/gaps", "cluster_gaps", Counter, "Watches repeated because publications were missing"),
+    metric("/cluster/channels/members", "cluster_members", Gauge, "Clients of other nodes in channels of this home"),
     metric("/cluster/channels/tail_bytes", "cluster_tail_bytes", Gauge, "Memory of publications of other homes"),
     metric("/cluster/outbox_bytes_max", "cluster_outbox_limit_bytes", Gauge, "Limit of the bytes that wait for a node"),
     metric("/edge/fill_us", "edge_fill_seconds", SecondsHistogram, "Time from the first request to the stored object"),

@@ -68,7 +68,7 @@ enum CliCommand {
     Scrub(scrub::ScrubArgs),
     /// Purge what buckets with an origin have fetched.
     Edge(edge::EdgeArgs),
-    /// In preparation: print the home of a channel in a cluster.
+    /// Print the home of a channel in a cluster.
     Cluster(cluster::ClusterArgs),
     /// Show, skip, purge and retry the queued events and dead letters of webhooks.
     Webhook(webhook::WebhookArgs),

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_example_in_the_documentation_is_valid() {
         let text = include_str!("../../../../docs/operations.md");
-        let (_, section) = text.split_once("\n## Nodes (in preparation)\n").expect("the section");
+        let (_, section) = text.split_once("\n## Nodes\n").expect("the section");
         let example = section.split("```").nth(1).and_then(|text| text.strip_prefix("toml\n")).expect("the example");
         let roster = parse(example).expect("valid").cluster.roster().expect("valid").expect("a cluster");
         assert_eq!(roster.homes(), ["a", "b"]);

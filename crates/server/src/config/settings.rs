@@ -336,8 +336,8 @@ sections! {
         hosts: Names = Names::default();
     }
 
-    /// In preparation: a cluster of nodes. Each channel has a home, which stores it; sessions may
-    /// be at any node. Presence, joins, leaves and commands on users do not cross nodes yet.
+    /// A cluster of nodes. Each channel has a home, which stores it; sessions may be at any node.
+    /// In preparation: measurements and a guide are missing.
     cluster: ClusterSection {
         /// The name of this node. Empty: no cluster.
         name: String = String::new();
@@ -364,6 +364,9 @@ sections! {
         /// Memory for the newest publications of channels of other homes: reconnecting clients are
         /// answered from it. Above it the oldest channels lose theirs.
         tails: Size = Size::mib(64), in 1_048_576..=17_179_869_184;
+        /// How long a node may be without a link before its clients leave the presence of channels,
+        /// and before commands on users no longer wait for it.
+        node_ttl: Duration = Duration::from_secs(10), in 4_000_000..=600_000_000;
     }
 
     /// Limits on clients.

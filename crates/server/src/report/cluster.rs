@@ -11,7 +11,7 @@ pub fn cluster(cluster: &Value) -> String {
     let homes: Vec<&str> =
         nodes().filter(|node| node["home"] == true).filter_map(|node| node["name"].as_str()).collect();
     format!(
-        "node {} of {}; homes: {}; in preparation: presence does not cross nodes yet",
+        "node {} of {}; homes: {}",
         cluster["name"].as_str().unwrap_or("?"),
         nodes().count(),
         homes.join(", ")
@@ -48,7 +48,7 @@ mod tests {
             {"name": "c", "address": "n3:7000", "home": false, "link": {"state": "down", "since_s": 5, "error": "no answer"}},
             {"name": "d", "address": "n4:7000", "home": false, "link": {"state": "down", "since_s": 5, "error": null}},
         ]});
-        assert_eq!(cluster(&nodes), "node a of 4; homes: a, b; in preparation: presence does not cross nodes yet");
+        assert_eq!(cluster(&nodes), "node a of 4; homes: a, b");
         assert_eq!(link(&nodes["nodes"][0]), None);
         let shown = |at: usize| link(&nodes["nodes"][at]).expect("a link");
         assert_eq!(shown(1), "b at n2:7000: up for 1 min 2 s, round trip 0.3 ms, 2 KiB wait to be sent");

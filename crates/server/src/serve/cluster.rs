@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_cluster::{Channels, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Roster, Transport};
+use steadfast_cluster::{
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Roster, Transport,
+};
 use steadfast_flow::{Connection, Env};
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -113,7 +115,15 @@ pub(super) fn channels(config: &Config, port: Option<&ClusterPort>, store: &Stor
     let cluster = &config.cluster;
     match port {
         None => Channels::alone(store.clone(), env.clone()),
-        Some(port) => Channels::new(store.clone(), port.roster.clone(), cluster.tails.0, cluster.outbox.0, env.clone()),
+        Some(port) => {
+            let options = ChannelsOptions {
+                tail_bytes_max: cluster.tails.0,
+                outbox_bytes_max: cluster.outbox.0,
+                node_ttl: cluster.node_ttl,
+                ..ChannelsOptions::default()
+            };
+            Channels::new(store.clone(), port.roster.clone(), &options, env.clone())
+        }
     }
 }
 

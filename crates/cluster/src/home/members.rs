@@ -1,0 +1,223 @@
+//! Members of this node's channels at other nodes.
+//!
+//! The home keeps them while it has a link to their node, and for a while after. Then it announces
+//! their leaves, as it does at once for a node that has started again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+
+use super::Home;
+use crate::frame::Kind;
+use crate::frame::members::{MemberDone, MemberEvent, MemberList, WireMember};
+use crate::hashing::SeededHashes;
+use crate::members::{ClientId, Member, MemberChange};
+use crate::outbox::Outbox;
+use crate::roster::NodeIndex;
+
+/// A member at another node.
+struct Elsewhere {
+    node: NodeIndex,
+    member: Arc<Member>,
+}
+
+type ChannelMembers = HashMap<Arc<str>, BTreeMap<ClientId, Elsewhere>>;
+
+/// The members at other nodes, by channel.
+pub(super) struct Members {
+    parts: Vec<Mutex<ChannelMembers>>,
+    hasher: SeededHashes,
+    /// How long the members of a node without a link are kept.
+    node_ttl: Duration,
+}
+
+impl Members {
+    pub(super) fn new(parts: usize, node_ttl: Duration, hasher: SeededHashes) -> Self {
+        Self { parts: (0..parts).map(|_| Mutex::default()).collect(), hasher, node_ttl }
+    }
+
+    fn part_of(&self, channel: &str) -> usize {
+        self.hasher.hash_one(channel) as usize % self.parts.len()
+    }
+
+    /// Removes the members that `goes` selects.
+    fn remove(
+        &self,
+        part: usize,
+        goes: impl Fn(&Arc<str>, ClientId, NodeIndex) -> bool,
+    ) -> Vec<(Arc<str>, ClientId, Arc<Member>)> {
+        let mut removed = Vec::new();
+        self.parts[part].lock().retain(|name, members| {
+            members.retain(|client, elsewhere| {
+                let goes = goes(name, *client, elsewhere.node);
+                if goes {
+                    removed.push((name.clone(), *client, elsewhere.member.clone()));
+                }
+                !goes
+            });
+            !members.is_empty()
+        });
+        removed.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        removed
+    }
+
+    /// Removes a member of a node.
+    fn remove_one(&self, part: usize, name: &str, client: ClientId, node: NodeIndex) -> Option<Arc<Member>> {
+        let mut part = self.parts[part].lock();
+        let members = part.get_mut(name)?;
+        let known = members.get(&client).filter(|known| known.node == node)?.member.clone();
+        members.remove(&client);
+        if members.is_empty() {
+            part.remove(name);
+        }
+        Some(known)
+    }
+}
+
+impl Home {
+    /// Clients of other nodes that are members of channels here.
+    pub(crate) fn members(&self) -> usize {
+        self.members.parts.iter().map(|part| part.lock().values().map(BTreeMap::len).sum::<usize>()).sum()
+    }
+
+    pub(crate) fn on_member_list(&self, node: NodeIndex, outbox: &Outbox, list: MemberList) {
+        let MemberList { number, present, gone, last } = list;
+        let Some(name) = self.front(node).lock().watches.get(&number).cloned() else { return };
+        let mut clients = BTreeSet::new();
+        for wire in present {
+            let acknowledged = wire.acknowledged;
+            if let Some((client, member)) = wire.member() {
+                clients.insert(client);
+                self.present(node, &name, client, member, !acknowledged);
+            }
+        }
+        for wire in gone {
+            let acknowledged = wire.acknowledged;
+            if let Some((client, member)) = wire.member() {
+                self.gone(node, &name, client, &member, acknowledged);
+            }
+        }
+        let mut front = self.front(node).lock();
+        let listed = front.listed.entry(number).or_default();
+        listed.append(&mut clients);
+        if !last {
+            return;
+        }
+        let listed = front.listed.remove(&number).unwrap_or_default();
+        drop(front);
+        // The list replaces what the home knew.
+        let goes = |of: &Arc<str>, client, at| *of == name && at == node && !listed.contains(&client);
+        for (_, client, member) in self.members.remove(self.members.part_of(&name), goes) {
+            self.left(&name, client, &member);
+        }
+        outbox.send(Kind::MemberDone(MemberDone { number, client: Bytes::new(), gone: false }).to_bytes());
+    }
+
+    pub(crate) fn on_member(&self, node: NodeIndex, outbox: &Outbox, event: MemberEvent) {
+        let MemberEvent { number, member: wire, gone } = event;
+        let Some(name) = self.front(node).lock().watches.get(&number).cloned() else { return };
+        let (id, acknowledged) = (wire.client.clone(), wire.acknowledged);
+        let Some((client, member)) = wire.member() else { return };
+        match gone {
+            false => self.present(node, &name, client, member, !acknowledged),
+            true => self.gone(node, &name, client, &member, acknowledged),
+        }
+        outbox.send(Kind::MemberDone(MemberDone { number, client: id, gone }).to_bytes());
+    }
+
+    /// A client subscribed at a node, or its information changed.
+    fn present(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: Member, is_new: bool) {
+        let member = Arc::new(member);
+        let before = {
+            let mut part = self.members.parts[self.members.part_of(name)].lock();
+            let members = part.entry(name.clone()).or_default();
+            members.insert(client, Elsewhere { node, member: member.clone() })
+        };
+        if let Some(sessions) = self.sessions.get() {
+            sessions.member_changed(name, client, &member, MemberChange::Joined);
+        }
+        if before.is_none() && is_new {
+            self.notify(name, client, &member, MemberChange::Joined);
+        }
+    }
+
+    /// A client unsubscribed at a node. A home that has started again does not know it, but its
+    /// subscribers may know its join.
+    fn gone(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: &Member, acknowledged: bool) {
+        match self.members.remove_one(self.members.part_of(name), name, client, node) {
+            Some(known) => self.left(name, client, &known),
+            None if acknowledged => self.notify(name, client, member, MemberChange::Left),
+            None => {}
+        }
+    }
+
+    /// A member has been removed.
+    fn left(&self, name: &Arc<str>, client: ClientId, member: &Member) {
+        if let Some(sessions) = self.sessions.get() {
+            sessions.member_changed(name, client, member, MemberChange::Left);
+        }
+        self.notify(name, client, member, MemberChange::Left);
+    }
+
+    /// Announces a change to the subscribers at all nodes.
+    fn notify(&self, name: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
+        if !member.announced {
+            return;
+        }
+        self.announce(name, client, member, change);
+        if let Some(sessions) = self.sessions.get() {
+            sessions.announce(name, client, member, change);
+        }
+    }
+
+    /// Announces a change to the subscribers at other nodes.
+    pub(crate) fn announce(&self, name: &str, client: ClientId, member: &Member, change: MemberChange) {
+        self.watchers.each(name, |watcher| {
+            // Joins and leaves are dropped first: a client that needs certainty lists the members.
+            if !watcher.outbox.is_half_full() {
+                let (number, gone) = (watcher.number, change == MemberChange::Left);
+                let event = MemberEvent { number, member: WireMember::new(client, member, true), gone };
+                watcher.outbox.send(Kind::Announcement(event).to_bytes());
+            }
+        });
+    }
+
+    /// Removes the members of a node, with their leaves.
+    pub(super) fn remove_members(&self, node: NodeIndex) {
+        for part in 0..self.members.parts.len() {
+            for (name, client, member) in self.members.remove(part, |_, _, at| at == node) {
+                self.left(&name, client, &member);
+            }
+        }
+    }
+
+    /// Removes the members of nodes whose links have been down for long.
+    fn expire_members(&self) {
+        let now = self.env.now();
+        for (index, front) in self.fronts.iter().enumerate() {
+            // Under the lock, so that no link begins in between.
+            let mut front = front.lock();
+            if front.down_since.is_some_and(|since| now >= since + self.members.node_ttl) {
+                front.down_since = None;
+                self.remove_members(NodeIndex(index as u16));
+            }
+        }
+    }
+
+    /// Removes expired members until the home is dropped.
+    pub(crate) fn start_expiry(self: &Arc<Self>, env: &Env) {
+        let (me, env) = (Arc::downgrade(self), env.clone());
+        env.clone().spawn_critical("cluster members", async move {
+            loop {
+                env.sleep(super::SWEEP).await;
+                let Some(home) = me.upgrade() else { return };
+                home.expire_members();
+            }
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! Members of channels at several nodes: presence, joins and leaves, and calls to all nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use steadfast_cluster::{Attachment, ChannelError, Member};
+use steadfast_flow::Env;
+
+use crate::hub::{Hub, NODE_TTL, Node, roster, until};
+
+const NODES: [&str; 3] = ["home", "one", "two"];
+
+async fn node(hub: &Hub, name: &str) -> Node {
+    hub.start(roster(name, &NODES, &["home"])).await
+}
+
+async fn cluster(hub: &Hub) -> [Node; 3] {
+    let nodes = [node(hub, "home").await, node(hub, "one").await, node(hub, "two").await];
+    until(|| nodes[0].is_up("one") && nodes[0].is_up("two") && nodes[1].is_up("two")).await;
+    nodes
+}
+
+fn member(user: &str) -> Member {
+    let (connection_info, subscription_info) = (Bytes::from_static(b"{}"), Bytes::new());
+    Member { user: user.into(), connection_info, subscription_info, presence: true, announced: true }
+}
+
+fn client(user: &str) -> u128 {
+    user.bytes().fold(0, |id, byte| id << 8 | u128::from(byte))
+}
+
+fn join(node: &Node, user: &str) {
+    node.channels.member_joined("c", client(user), || member(user));
+}
+
+fn leave(node: &Node, user: &str) {
+    node.channels.member_left("c", client(user), || member(user));
+}
+
+/// Attaches the channel, and waits until its home knows it.
+async fn attach(node: &Node) -> Attachment {
+    let attachment = node.channels.attach(&Arc::from("c"), None).expect("another home");
+    node.channels.open("c").expect("a channel").position().await.expect("watched");
+    attachment
+}
+
+fn sorted(mut users: Vec<String>) -> Vec<String> {
+    users.sort_unstable();
+    users
+}
+
+#[tokio::test]
+async fn joins_and_leaves_reach_the_subscribers_of_all_nodes() {
+    let [home, one, two] = cluster(&Hub::default()).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann"]).await;
+    assert!(!home.channels.member_joined("c", client("bob"), || member("bob")), "it is here");
+    until(|| two.sessions.announced("c") == ["ann", "bob"]).await;
+    leave(&one, "ann");
+    for node in [&one, &two] {
+        until(|| node.sessions.announced("c") == ["ann", "bob", "-ann"]).await;
+    }
+    assert_eq!(home.sessions.announced("c"), ["ann", "-ann"], "it announces its own itself");
+    join(&two, "eve");
+    until(|| home.sessions.present("c") == ["eve"]).await;
+    let listed = one.channels.presence("c", 10).await.expect("answered").expect("another home");
+    assert_eq!((listed.members, listed.clients), (vec![(client("eve"), member("eve"))], 1));
+    assert_eq!(one.channels.presence("c", 0).await.expect("answered").expect("another home").members, []);
+    assert_eq!(home.channels.presence("c", 10).await, Ok(None));
+    let renamed = Member { connection_info: Bytes::from_static(b"2"), ..member("eve") };
+    two.channels.member_updated("c", client("eve"), || renamed.clone());
+    one.channels.member_updated("c", client("bob"), || member("bob"));
+    let shown = async || one.channels.presence("c", 10).await.expect("answered").expect("another home").members;
+    while shown().await != [(client("eve"), renamed.clone())] {
+        Env::tokio().sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_link_loses_and_repeats_no_join_and_no_leave() {
+    let hub = Hub::default();
+    let [home, one, two] = cluster(&hub).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    for user in ["ann", "bob", "eve"] {
+        join(&one, user);
+    }
+    until(|| two.sessions.announced("c").len() == 3).await;
+    hub.block("one", "home");
+    join(&one, "dan");
+    leave(&one, "ann");
+    until(|| !one.is_up("home") && !home.is_up("one")).await;
+    leave(&one, "bob");
+    join(&one, "flo");
+    hub.heal();
+    until(|| home.sessions.present("c") == ["dan", "eve", "flo"]).await;
+    let expected = ["-ann", "-bob", "ann", "bob", "dan", "eve", "flo"];
+    until(|| sorted(two.sessions.announced("c")) == expected).await;
+    assert_eq!(home.channels.status().expect("a cluster").members, 3);
+}
+
+#[tokio::test]
+async fn the_members_of_a_lost_node_leave_later_and_those_of_a_restarted_one_at_once() {
+    let hub = Hub::default();
+    let [home, one, two] = cluster(&hub).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann"]).await;
+    let env = Env::tokio();
+    let begin = env.now();
+    one.stop();
+    until(|| !home.is_up("one")).await;
+    assert_eq!(home.sessions.present("c"), ["ann"]);
+    until(|| two.sessions.announced("c") == ["ann", "-ann"]).await;
+    let took = env.now() - begin;
+    assert!(took >= NODE_TTL && took < NODE_TTL + Duration::from_secs(2), "{took:?}");
+    let one = node(&hub, "one").await;
+    until(|| one.is_up("home")).await;
+    let _again = attach(&one).await;
+    join(&one, "bob");
+    until(|| home.sessions.present("c") == ["bob"]).await;
+    one.stop();
+    let one = node(&hub, "one").await;
+    let begin = env.now();
+    until(|| one.is_up("home")).await;
+    until(|| home.sessions.present("c").is_empty()).await;
+    assert!(env.now() - begin < NODE_TTL / 2);
+    until(|| two.sessions.announced("c") == ["ann", "-ann", "bob", "-bob"]).await;
+}
+
+#[tokio::test]
+async fn a_restarted_home_knows_all_members_and_announces_none_again() {
+    let hub = Hub::default();
+    let [home, one, two] = cluster(&hub).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    join(&one, "bob");
+    until(|| two.sessions.announced("c") == ["ann", "bob"]).await;
+    // The acknowledgements have arrived when the answer to a later request has.
+    one.channels.presence("c", 0).await.expect("answered");
+    home.stop();
+    until(|| !one.is_up("home") && !two.is_up("home")).await;
+    leave(&one, "ann");
+    join(&one, "eve");
+    let home = node(&hub, "home").await;
+    until(|| home.sessions.present("c") == ["bob", "eve"]).await;
+    until(|| two.is_up("home")).await;
+    leave(&one, "bob");
+    until(|| two.sessions.announced("c").contains(&"-bob".to_owned())).await;
+    let announced = sorted(two.sessions.announced("c"));
+    let without = |user: &str| announced.iter().filter(|one| *one == user).count();
+    assert_eq!((without("ann"), without("bob"), without("-bob")), (1, 1, 1), "{announced:?}");
+    assert!(without("-ann") <= 1 && without("eve") <= 1, "{announced:?}");
+}
+
+#[tokio::test]
+async fn calls_reach_all_nodes_and_name_those_that_do_not_answer() {
+    let hub = Hub::default();
+    let [home, one, two] = cluster(&hub).await;
+    let call = async || {
+        let answers = one.channels.call_others(Bytes::from_static(b"x")).await;
+        answers.into_iter().map(|(name, answer)| (name, answer.map(|body| body.len()))).collect::<Vec<_>>()
+    };
+    assert_eq!(call().await, [("home".to_owned(), Ok(11)), ("two".to_owned(), Ok(11))]);
+    two.stop();
+    until(|| !one.is_up("two")).await;
+    assert_eq!(call().await, [("home".to_owned(), Ok(11)), ("two".to_owned(), Err(ChannelError::HomeUnreachable))]);
+    let alone = async || call().await.len() == 1;
+    while !alone().await {}
+    drop(home);
+}
