@@ -11,6 +11,7 @@ import tarfile
 import pytest
 
 from harness import python_sdk, wait
+from harness.cluster import Nodes
 from harness.live import live_server
 
 SOURCES = pathlib.Path(sys.prefix) / "sources"
@@ -46,15 +47,24 @@ def source(tmp_path):
     return source
 
 
+@pytest.fixture(params=["one node", "three nodes"])
+def servers(request, make_server, tmp_path):
+    """One server, or the nodes of a cluster: a home and two fronts."""
+    if request.param == "one node":
+        return [live_server(make_server, tmp_path, CONFIG)]
+    return Nodes(make_server, names=["home", "one", "two"], homes=["home"]).make_live(tmp_path, CONFIG)
+
+
 @pytest.mark.timeout(DEADLINE_S + 60)
-def test_the_sdk_s_own_tests_pass(make_server, tmp_path, source, capsys):
-    live = live_server(make_server, tmp_path, CONFIG)
+def test_the_sdk_s_own_tests_pass(servers, tmp_path, source, capsys):
+    # Each connection is to another front.
+    ports = ",".join(str(server.live_port) for server in servers[-2:])
     report = tmp_path / "report.json"
     # No environment variable may redirect a connection.
     env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     with open(tmp_path / "output", "w+") as output:
         try:
-            done = subprocess.run([sys.executable, python_sdk.__file__, str(live.live_port), str(report)], cwd=source, env=env,
+            done = subprocess.run([sys.executable, python_sdk.__file__, ports, str(report)], cwd=source, env=env,
                                   stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=DEADLINE_S, check=False)
         except subprocess.TimeoutExpired:
             done = None
@@ -71,4 +81,5 @@ def test_the_sdk_s_own_tests_pass(make_server, tmp_path, source, capsys):
     # Without openssl it skips its tests of TLS, which need no server.
     assert all("openssl" in reason for reason in results["skipped"].values()), results["skipped"]
     assert len(passed) + len(results["skipped"]) == TESTS
-    wait.until(lambda: live.metric("steadfast_live_ended_sessions_total") >= SESSIONS, what="the end of their sessions")
+    wait.until(lambda: sum(server.metric("steadfast_live_ended_sessions_total") for server in servers[-2:]) >= SESSIONS,
+               what="the end of their sessions")

@@ -1,12 +1,13 @@
-"""Runs the unmodified tests of the Python SDK's source distribution: `python python_sdk.py PORT
-REPORT`, in its directory.
+"""Runs the unmodified tests of the Python SDK's source distribution: `python python_sdk.py
+PORT[,PORT] REPORT`, in its directory.
 
 The tests expect a server at localhost:8000. This script redirects connections for that address to
-another port, below the SDK. So the SDK and its tests stay unmodified, and parallel runs do not
+other ports in turn, below the SDK. So the SDK and its tests stay unmodified, and parallel runs do not
 collide. It writes the results to REPORT.
 """
 
 import asyncio
+import itertools
 import json
 import pathlib
 import sys
@@ -27,18 +28,19 @@ class Result(unittest.TextTestResult):
         self.ran.append(test.id())
 
 
-def main(port, report):
+def main(ports, report):
     connect = asyncio.BaseEventLoop.create_connection
+    turns = itertools.cycle(ports)
 
     async def create_connection(loop, factory, host=None, to=None, **options):
-        options["port"] = port if (host, options.get("port", to)) == EXPECTED else options.get("port", to)
+        options["port"] = next(turns) if (host, options.get("port", to)) == EXPECTED else options.get("port", to)
         return await connect(loop, factory, host, **options)
 
     asyncio.BaseEventLoop.create_connection = create_connection
     sys.path.insert(0, "")
     # On import, the module probes this address once over plain HTTP.
     import tests.centrifugo
-    tests.centrifugo.CENTRIFUGO_HTTP_URL = f"http://{EXPECTED[0]}:{port}"
+    tests.centrifugo.CENTRIFUGO_HTTP_URL = f"http://{EXPECTED[0]}:{ports[0]}"
     result = unittest.main(module=None, argv=["unittest", "discover", "--start-directory", "tests"], verbosity=2, exit=False,
                            testRunner=unittest.TextTestRunner(verbosity=2, resultclass=Result)).result
     pathlib.Path(report).write_text(json.dumps({
@@ -49,4 +51,4 @@ def main(port, report):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main([int(port) for port in sys.argv[1].split(",")], sys.argv[2])
