@@ -2,17 +2,23 @@
 
 import asyncio
 import itertools
+import json
 import os
+import pathlib
 import shutil
 import signal
+import subprocess
+import urllib.request
 
 import pytest
 
 from harness import wait
 from harness.cluster import Nodes
 from harness.live import api, restart, token
+from harness.server import binary, free_port
 from harness.session import SubscriptionEvents, connecting, next_of
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A lost link is found within 3 s; a second more is for the status.
 LOST_S = 4
 
@@ -147,6 +153,34 @@ def test_a_home_that_hangs_is_found_and_nothing_is_missed(nodes, tmp_path):
 
     asyncio.run(run())
     assert one.metric("steadfast_cluster_resets_total") == 0
+
+
+def test_the_example_serves_a_channel_at_both_fronts(tmp_path):
+    base = free_port()
+    # Variables that begin with STEADFAST_ are settings.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEADFAST")}
+    environment["STEADFAST"] = binary("steadfast")
+    with open(tmp_path / "output", "w") as output:
+        example = subprocess.Popen([str(ROOT / "examples/cluster/run"), str(tmp_path / "cluster"), str(base)],
+                                   env=environment, stdout=output, stderr=output)
+
+    def call(front, method, **params):
+        request = urllib.request.Request(f"http://127.0.0.1:{base + 2 + 10 * front}/api/{method}", method="POST",
+                                         data=json.dumps(params).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.load(answer).get("result")
+        except OSError:
+            assert example.poll() is None, (tmp_path / "output").read_text()
+            return None
+
+    try:
+        wait.until(lambda: call(2, "publish", channel="news", data={"n": 1}), what="the nodes", every_s=0.1)
+        found = wait.until(lambda: call(3, "history", channel="news", limit=10), what="the history")
+        assert [one["data"] for one in found["publications"]] == [{"n": 1}]
+    finally:
+        example.terminate()
+        assert example.wait(60) == 0
 
 
 def test_sessions_recover_when_the_home_has_lost_its_disk(nodes, tmp_path):

@@ -337,7 +337,6 @@ sections! {
     }
 
     /// A cluster of nodes. Each channel has a home, which stores it; sessions may be at any node.
-    /// In preparation: measurements and a guide are missing.
     cluster: ClusterSection {
         /// The name of this node. Empty: no cluster.
         name: String = String::new();
