@@ -236,6 +236,12 @@ impl Channels {
         self.channels.iter_mut().for_each(|of| of.durable = of.top);
     }
 
+    /// Whether the channel certainly has all publications after a position.
+    pub(crate) fn continues(&self, channel: usize, since: Position, now_ms: u64) -> bool {
+        let of = &self.channels[channel];
+        of.epoch == Some(since.epoch) && since.offset <= of.top && of.gone(of.top, now_ms) <= since.offset
+    }
+
     /// The knowledge before a query.
     pub fn before(&self, channel: usize) -> Before {
         let of = &self.channels[channel];

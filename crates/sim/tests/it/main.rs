@@ -5,4 +5,5 @@
 mod block;
 mod channel_model;
 mod edge;
+mod nodes;
 mod seeds;

@@ -1,0 +1,126 @@
+//! The process of one node: all its tasks end at once when it is killed.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_flow::{BoxFuture, Env, Runtime};
+
+use crate::executor::Executor;
+
+/// A task of a process; `None` while it runs, and after its end.
+#[derive(Default)]
+struct Slot {
+    future: Option<BoxFuture<'static, ()>>,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    dead: bool,
+    next: u64,
+    slots: BTreeMap<u64, Arc<Mutex<Slot>>>,
+}
+
+/// See the module. Clones share the process.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    executor: Executor,
+    tasks: Arc<Mutex<Tasks>>,
+}
+
+struct MachineTask {
+    tasks: Arc<Mutex<Tasks>>,
+    number: u64,
+    slot: Arc<Mutex<Slot>>,
+}
+
+impl Future for MachineTask {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(mut future) = self.slot.lock().future.take() else { return Poll::Ready(()) };
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() && !self.tasks.lock().dead {
+            let mut slot = self.slot.lock();
+            (slot.future, slot.waker) = (Some(future), Some(context.waker().clone()));
+            return Poll::Pending;
+        }
+        self.tasks.lock().slots.remove(&self.number);
+        Poll::Ready(())
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(executor: Executor) -> Self {
+        Self { executor, tasks: Arc::default() }
+    }
+
+    pub(crate) fn env(&self) -> Env {
+        Env::new(self.clone())
+    }
+
+    /// Ends all tasks, and refuses new ones.
+    pub(crate) fn kill(&self) {
+        let slots = {
+            let mut tasks = self.tasks.lock();
+            tasks.dead = true;
+            std::mem::take(&mut tasks.slots)
+        };
+        for slot in slots.into_values() {
+            // Dropped without a lock: the destructors may wake and spawn.
+            let Slot { future, waker } = std::mem::take(&mut *slot.lock());
+            drop(future);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Runtime for Machine {
+    fn now(&self) -> Duration {
+        self.executor.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.executor.wall_ms()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.executor.sleep(duration)
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        let mut tasks = self.tasks.lock();
+        if tasks.dead {
+            drop(tasks);
+            drop(task);
+            return;
+        }
+        let number = tasks.next;
+        tasks.next += 1;
+        let slot = Arc::new(Mutex::new(Slot { future: Some(task), waker: None }));
+        tasks.slots.insert(number, slot.clone());
+        drop(tasks);
+        self.executor.spawn(name, Box::pin(MachineTask { tasks: self.tasks.clone(), number, slot }));
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        let tasks = self.tasks.clone();
+        self.executor.blocking(Box::new(move || {
+            let dead = tasks.lock().dead;
+            if !dead {
+                work();
+            }
+        }))
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.executor.random_u64()
+    }
+}

@@ -1,0 +1,117 @@
+//! One process of a node: its store, its channels and its links.
+
+use std::sync::Arc;
+
+use steadfast_cluster::{Channels, ClusterOptions, LinkEvents, Links, NodeAddress, Roster, Sessions, Transport};
+use steadfast_disk::Disk;
+use steadfast_log::LogOptions;
+use steadfast_store::{PoolDisk, Store, StoreOptions};
+use tokio::sync::watch;
+
+use super::machine::Machine;
+use super::network::{PipeEnd, Port, address};
+use super::plan::NodesPlan;
+use super::sessions::{NodeSessions, channel_name};
+use super::world::World;
+use crate::disk::SimDisk;
+use crate::model::channels::ALL;
+
+/// How a process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeEnd {
+    /// With a power cut: the others do not notice it.
+    Cut,
+    /// With kill -9: the connections end.
+    Killed,
+    /// With a close of its store.
+    Closed,
+}
+
+/// A running process. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) machine: Machine,
+    pub(crate) store: Store,
+    pub(crate) channels: Channels,
+    pub(crate) sessions: Arc<NodeSessions>,
+    stop: Arc<watch::Sender<bool>>,
+}
+
+pub(crate) fn roster(own: usize, plan: &NodesPlan) -> Result<Roster, String> {
+    let name = |node: usize| format!("node{node}");
+    let nodes = (0..plan.nodes).map(|node| NodeAddress { name: name(node), address: address(node) }).collect();
+    Roster::new(&name(own), nodes, &(0..plan.homes).map(name).collect::<Vec<_>>())
+}
+
+impl World {
+    /// Starts the process of a node.
+    pub(crate) async fn start(&self, node: usize) -> Result<(), String> {
+        let plan = &self.plan;
+        let machine = Machine::new(self.executor.clone());
+        let (env, incarnation) = (machine.env(), self.incarnations.lock().next(node));
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.devices[node].clone(), self.executor.clone(), plan.disk));
+        let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk), hint: false }];
+        let mut log = LogOptions { async_window: plan.async_window, ..LogOptions::default() };
+        (log.compaction.enabled, log.scrub.enabled) = (false, false);
+        let options = StoreOptions {
+            chunk_bytes: 4096,
+            inline_max_bytes: 1000,
+            log,
+            sabotage: plan.store,
+            ..StoreOptions::default()
+        };
+        let opened = Store::open_pool(given, self.indexes[node].clone(), env.clone(), options).await;
+        let store = opened.map_err(|error| format!("the store of node {node} does not open: {error}"))?.0;
+        for (channel, _) in self.rules.iter().enumerate().filter(|(_, rule)| rule.home == node) {
+            let handle = store.channel(&channel_name(channel)).map_err(|error| error.to_string())?;
+            let history = handle.history(ALL).await.map_err(|error| error.to_string())?;
+            self.ledger.lock().restarted(channel, &history, env.wall_ms());
+        }
+        let roster = Arc::new(roster(node, plan)?);
+        let channels = Channels::with_sabotage(
+            store.clone(),
+            roster.clone(),
+            plan.tail_bytes,
+            plan.outbox_bytes,
+            env.clone(),
+            plan.cluster,
+        );
+        let names = (node, incarnation);
+        let sessions =
+            NodeSessions::new(names, &self.executor, env.clone(), &self.ledger, self.rules.clone(), plan.session);
+        let sessions = Arc::new(sessions);
+        let sink: Arc<dyn Sessions> = sessions.clone();
+        channels.set_sessions(&sink);
+        let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: plan.outbox_bytes };
+        let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
+        let links = Links::with_sabotage(options, events, env, plan.cluster);
+        self.network.listen(node, links.clone(), machine.clone());
+        let (stop, stopped) = watch::channel(false);
+        let port = Port { network: self.network.clone(), own: node, machine: machine.clone() };
+        let transport: Arc<dyn Transport> = Arc::new(port);
+        links.start(&transport, &stopped);
+        self.note("up", node, || format!("incarnation {incarnation}"));
+        *self.nodes[node].lock() = Some(Node { machine, store, channels, sessions, stop: Arc::new(stop) });
+        Ok(())
+    }
+
+    /// Ends the process of a node.
+    pub(crate) async fn end(&self, node: usize, end: NodeEnd) -> Result<(), String> {
+        let Some(one) = self.nodes[node].lock().take() else { return Ok(()) };
+        self.note("down", node, || format!("{end:?}"));
+        if end == NodeEnd::Closed {
+            one.stop.send_replace(true);
+            one.store.close().await.map_err(|error| format!("the store of node {node} does not close: {error}"))?;
+            let of = |(_, rule): &(usize, &super::plan::ChannelRule)| rule.home == node;
+            self.rules.iter().enumerate().filter(of).for_each(|(channel, _)| self.ledger.lock().closed(channel));
+        }
+        one.machine.kill();
+        one.sessions.clear();
+        {
+            let mut device = self.devices[node].lock();
+            if end == NodeEnd::Cut { device.cut() } else { device.kill() }
+        }
+        self.network.gone(node, if end == NodeEnd::Cut { PipeEnd::Silent } else { PipeEnd::Reset });
+        Ok(())
+    }
+}
