@@ -138,6 +138,7 @@ impl Front {
         query: HistoryQuery,
         bytes_max: usize,
     ) -> Result<History, ChannelError> {
+        let mut takes_tail = true;
         for _ in 0..ATTEMPTS {
             if !self.part(name).lock().contains_key(name) {
                 let command = Command::History(WireHistoryQuery::new(query, bytes_max));
@@ -145,11 +146,13 @@ impl Front {
                 return self.ask(home, name, command).await.map(Response::into_history);
             }
             let begin = self.position(name).await?;
-            let (question, number, is_tail) = match self.known(name, &query, bytes_max)? {
+            let (question, number, is_tail) = match self.known(name, &query, bytes_max, takes_tail)? {
                 Lookup::Answer(history) => return Ok(history),
                 Lookup::Question(question, number, is_tail) => (question, number, is_tail),
             };
             let answer = question.await;
+            // A tail that did not suffice may be evicted at once: it would be requested for ever.
+            takes_tail &= !is_tail || answer.is_err();
             let done = self.with_entry(name, |entry| {
                 entry.questions.retain(|one| one.answer.peek().is_none());
                 let history = match &answer {
@@ -179,7 +182,13 @@ impl Front {
     }
 
     /// The answer to a query, or the question to ask for it. All sessions share a question.
-    fn known(&self, name: &Arc<str>, query: &HistoryQuery, bytes_max: usize) -> Result<Lookup, ChannelError> {
+    fn known(
+        &self,
+        name: &Arc<str>,
+        query: &HistoryQuery,
+        bytes_max: usize,
+        takes_tail: bool,
+    ) -> Result<Lookup, ChannelError> {
         let mut part = self.part(name).lock();
         let entry = part.get_mut(name).ok_or(ChannelError::HomeUnreachable)?;
         if let Some(history) = entry.channel.history(query, bytes_max, self.env.wall_ms()) {
@@ -193,7 +202,7 @@ impl Front {
             return Ok(Lookup::Answer(History { publications: Vec::new(), position: current, complete: false }));
         }
         // The first session that lacks publications gets the tail for all.
-        let recovers = !query.reverse && query.since.is_some_and(|since| since.epoch == current.epoch);
+        let recovers = takes_tail && !query.reverse && query.since.is_some_and(|since| since.epoch == current.epoch);
         let tail = HistoryQuery { since: None, limit: TAIL_MAX, reverse: true };
         let tail = WireHistoryQuery::new(tail, TAIL_BYTES_MAX);
         let under_way = |wanted: &WireHistoryQuery, questions: &[Question]| {

@@ -155,6 +155,20 @@ async fn sessions_begin_anew_when_the_home_cannot_continue() {
 }
 
 #[tokio::test]
+async fn a_history_older_than_the_tail_is_read_although_no_tail_fits_into_memory() {
+    let [home, one, _two] = cluster(&Hub::default()).await;
+    let text = "x".repeat(TAIL_BYTES as usize / 200);
+    for _ in 0..300 {
+        let accepted = submit(&home, "c", &text).await.expect("accepted");
+        accepted.committed().await.expect("committed");
+    }
+    let _attached = attach(&one, "c", Some(BOUNDS)).await;
+    let epoch = open(&home, "c").position().await.expect("local").epoch;
+    let history = open(&one, "c").history_within(since(0, epoch), usize::MAX).await.expect("read");
+    assert_eq!((history.publications.len(), history.complete), (300, true));
+}
+
+#[tokio::test]
 async fn a_front_that_missed_more_than_the_history_begins_anew() {
     let hub = Hub::default();
     let [home, one, _two] = cluster(&hub).await;
