@@ -11,7 +11,7 @@ fn main() {
         variant: args.get(2).and_then(|name| NodesVariant::parse(name)),
         trace: args.get(3).is_some_and(|arg| arg == "trace"),
         control: args.get(3).is_some_and(|arg| arg == "control"),
-        tail: 600,
+        tail: if args.len() > 4 { 100_000 } else { 600 },
         ..NodesOptions::default()
     };
     let report = run_nodes(&options, &|_, _| ());

@@ -24,18 +24,18 @@ impl World {
                 env.sleep(Duration::from_millis(rng.range(20, 500))).await;
                 continue;
             };
-            let stay = self.plan.stay.mul_f64(rng.below(1000) as f64 / 1000.0);
+            let stay = self.plan.users.stay.mul_f64(rng.below(1000) as f64 / 1000.0);
             tokio::select! {
                 biased;
                 _ = ended => {}
                 () = env.sleep(stay), if busy => {}
-                _ = phase.wait_for(|phase| *phase == Phase::Left) => {}
+                _ = phase.wait_for(|phase| *phase == Phase::Left || *phase == Phase::Busy && !busy) => {}
             }
             if let Some(node) = self.node(node) {
                 node.sessions.leave(client, Some(attempt));
             }
             if *phase.borrow() == Phase::Busy {
-                env.sleep(self.plan.pause.mul_f64(rng.below(1000) as f64 / 1000.0)).await;
+                env.sleep(self.plan.users.pause.mul_f64(rng.below(1000) as f64 / 1000.0)).await;
             }
         }
     }
@@ -49,7 +49,7 @@ impl World {
         busy: bool,
         rng: &mut Rng,
     ) -> Option<(usize, oneshot::Receiver<()>)> {
-        let at = rng.below(self.plan.nodes as u64) as usize;
+        let at = rng.below(self.plan.shape.nodes as u64) as usize;
         let node = self.node(at)?;
         let position = self.ledger.lock().clients[client].position;
         // Some clients begin anew, without what they had.

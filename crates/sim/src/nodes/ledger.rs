@@ -39,7 +39,7 @@ struct HomeChannel {
 }
 
 /// See the module.
-pub(crate) struct Ledger {
+pub(crate) struct ClusterLedger {
     channels: Vec<HomeChannel>,
     pub(crate) clients: Vec<ClientState>,
     unstored: BTreeMap<u64, usize>,
@@ -65,7 +65,7 @@ fn number_of(publication: &Publication) -> u64 {
     u64::from_le_bytes(number.unwrap_or_default())
 }
 
-impl Ledger {
+impl ClusterLedger {
     pub(crate) fn new(rules: &[ChannelRule], clients: Vec<ClientState>) -> Self {
         let channel = |rule: &ChannelRule| HomeChannel {
             rule: *rule,
@@ -257,7 +257,7 @@ impl Ledger {
         }
     }
 
-    /// An active session is told that publications may be missing. Returns whether it must recover.
+    /// An active session learns that publications may be missing. Returns whether it must recover.
     pub(crate) fn reset(&mut self, client: usize, position: Position, now_ms: u64) -> bool {
         self.resets += 1;
         let state = &mut self.clients[client];

@@ -14,7 +14,7 @@ use crate::executor::Executor;
 
 /// A task of a process; `None` while it runs, and after its end.
 #[derive(Default)]
-struct Slot {
+struct TaskSlot {
     future: Option<BoxFuture<'static, ()>>,
     waker: Option<Waker>,
 }
@@ -23,23 +23,23 @@ struct Slot {
 struct Tasks {
     dead: bool,
     next: u64,
-    slots: BTreeMap<u64, Arc<Mutex<Slot>>>,
+    slots: BTreeMap<u64, Arc<Mutex<TaskSlot>>>,
 }
 
 /// See the module. Clones share the process.
 #[derive(Clone)]
-pub(crate) struct Machine {
+pub(crate) struct NodeProcess {
     executor: Executor,
     tasks: Arc<Mutex<Tasks>>,
 }
 
-struct MachineTask {
+struct ProcessTask {
     tasks: Arc<Mutex<Tasks>>,
     number: u64,
-    slot: Arc<Mutex<Slot>>,
+    slot: Arc<Mutex<TaskSlot>>,
 }
 
-impl Future for MachineTask {
+impl Future for ProcessTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -55,7 +55,7 @@ impl Future for MachineTask {
     }
 }
 
-impl Machine {
+impl NodeProcess {
     pub(crate) fn new(executor: Executor) -> Self {
         Self { executor, tasks: Arc::default() }
     }
@@ -73,7 +73,7 @@ impl Machine {
         };
         for slot in slots.into_values() {
             // Dropped without a lock: the destructors may wake and spawn.
-            let Slot { future, waker } = std::mem::take(&mut *slot.lock());
+            let TaskSlot { future, waker } = std::mem::take(&mut *slot.lock());
             drop(future);
             if let Some(waker) = waker {
                 waker.wake();
@@ -82,7 +82,7 @@ impl Machine {
     }
 }
 
-impl Runtime for Machine {
+impl Runtime for NodeProcess {
     fn now(&self) -> Duration {
         self.executor.now()
     }
@@ -104,10 +104,10 @@ impl Runtime for Machine {
         }
         let number = tasks.next;
         tasks.next += 1;
-        let slot = Arc::new(Mutex::new(Slot { future: Some(task), waker: None }));
+        let slot = Arc::new(Mutex::new(TaskSlot { future: Some(task), waker: None }));
         tasks.slots.insert(number, slot.clone());
         drop(tasks);
-        self.executor.spawn(name, Box::pin(MachineTask { tasks: self.tasks.clone(), number, slot }));
+        self.executor.spawn(name, Box::pin(ProcessTask { tasks: self.tasks.clone(), number, slot }));
     }
 
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {

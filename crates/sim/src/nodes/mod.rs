@@ -2,9 +2,9 @@
 //!
 //! A run is one cluster with its stores on simulated disks. Clients subscribe at some node, leave,
 //! and return with their position, also at another node. Publishers publish at any node. Nodes
-//! restart: with a close, with kill -9, or with a power cut. A `Ledger` decides what each session
-//! may see. At the end the faults stop: each session must then be at the end of its channel, and
-//! nothing may be left behind.
+//! restart: with a close, with kill -9, or with a power cut. A `ClusterLedger` decides what each
+//! session may see. At the end the faults stop: each session must then be at the end of its
+//! channel, and nothing may be left behind.
 
 mod client;
 mod ledger;
@@ -19,17 +19,13 @@ mod world;
 
 use std::time::Duration;
 
-use serde::Serialize;
-use steadfast_cluster::ClusterSabotage;
-use steadfast_store::StoreSabotage;
-
-use self::plan::NodesPlan;
-use self::variants::SessionSabotage;
+use self::plan::{Defects, NodesPlan};
 use self::world::World;
 use crate::executor::{End, Executor};
 use crate::rng::Rng;
 use crate::seeds::Seeds;
 use crate::trace::Trace;
+use serde::Serialize;
 
 pub use variants::NodesVariant;
 
@@ -114,8 +110,7 @@ fn run_one(seed: u64, options: &NodesOptions, keep: usize) -> NodesRun {
     let mut rng = Rng::new(seed ^ 0x0de5);
     let mut plan = NodesPlan::new(&mut rng.fork(), options.variant);
     if options.control {
-        (plan.cluster, plan.store) = (ClusterSabotage::None, StoreSabotage::None);
-        plan.session = SessionSabotage::None;
+        plan.defects = Defects::default();
     }
     let trace = Trace::new(keep, options.trace);
     trace.note_with_text(0, "plan", [0; 3], || format!("{plan:?}"));

@@ -15,14 +15,14 @@ use steadfast_cluster::{Links, Transport, Wire};
 use steadfast_flow::{BoxFuture, Env};
 use tokio::sync::Notify;
 
-use super::machine::Machine;
+use super::machine::NodeProcess;
 use crate::executor::Executor;
 use crate::rng::Rng;
 
 /// How a connection ends for the reader of a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PipeEnd {
-    /// Nothing arrives any more, and nobody says so.
+    /// Nothing arrives any more, without an error.
     Silent,
     /// The reader gets an error at once.
     Reset,
@@ -48,15 +48,15 @@ struct Pipe {
 
 /// The state of the network from one node to another.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct Direction {
     blocked: u32,
     lag: Duration,
 }
 
 struct NetworkState {
     rng: Rng,
-    ways: BTreeMap<(usize, usize), Way>,
-    listening: BTreeMap<usize, (Links, Machine)>,
+    ways: BTreeMap<(usize, usize), Direction>,
+    listening: BTreeMap<usize, (Links, NodeProcess)>,
     pipes: Vec<Weak<Pipe>>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Network(Arc<NetworkShared>);
 pub(crate) struct Port {
     pub(crate) network: Network,
     pub(crate) own: usize,
-    pub(crate) machine: Machine,
+    pub(crate) machine: NodeProcess,
 }
 
 /// The address of a node.
@@ -90,7 +90,7 @@ impl Network {
         Self(Arc::new(NetworkShared { executor, latency_us, window, state }))
     }
 
-    pub(crate) fn listen(&self, node: usize, links: Links, machine: Machine) {
+    pub(crate) fn listen(&self, node: usize, links: Links, machine: NodeProcess) {
         self.0.state.lock().listening.insert(node, (links, machine));
     }
 
@@ -115,7 +115,7 @@ impl Network {
         }
     }
 
-    fn change(&self, way: (usize, usize), change: impl FnOnce(&mut Way)) {
+    fn change(&self, way: (usize, usize), change: impl FnOnce(&mut Direction)) {
         change(self.0.state.lock().ways.entry(way).or_default());
         self.pipes(|of| of == way).iter().for_each(|pipe| pipe.changed.notify_waiters());
     }

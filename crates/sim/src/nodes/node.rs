@@ -8,7 +8,7 @@ use steadfast_log::LogOptions;
 use steadfast_store::{PoolDisk, Store, StoreOptions};
 use tokio::sync::watch;
 
-use super::machine::Machine;
+use super::machine::NodeProcess;
 use super::network::{PipeEnd, Port, address};
 use super::plan::NodesPlan;
 use super::sessions::{NodeSessions, channel_name};
@@ -21,6 +21,8 @@ use crate::model::channels::ALL;
 pub(crate) enum NodeEnd {
     /// With a power cut: the others do not notice it.
     Cut,
+    /// With a power cut, and a reset of the connections at the next packet.
+    Rebooted,
     /// With kill -9: the connections end.
     Killed,
     /// With a close of its store.
@@ -30,7 +32,7 @@ pub(crate) enum NodeEnd {
 /// A running process. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Node {
-    pub(crate) machine: Machine,
+    pub(crate) machine: NodeProcess,
     pub(crate) store: Store,
     pub(crate) channels: Channels,
     pub(crate) sessions: Arc<NodeSessions>,
@@ -39,25 +41,26 @@ pub(crate) struct Node {
 
 pub(crate) fn roster(own: usize, plan: &NodesPlan) -> Result<Roster, String> {
     let name = |node: usize| format!("node{node}");
-    let nodes = (0..plan.nodes).map(|node| NodeAddress { name: name(node), address: address(node) }).collect();
-    Roster::new(&name(own), nodes, &(0..plan.homes).map(name).collect::<Vec<_>>())
+    let nodes = (0..plan.shape.nodes).map(|node| NodeAddress { name: name(node), address: address(node) }).collect();
+    Roster::new(&name(own), nodes, &(0..plan.shape.homes).map(name).collect::<Vec<_>>())
 }
 
 impl World {
     /// Starts the process of a node.
     pub(crate) async fn start(&self, node: usize) -> Result<(), String> {
         let plan = &self.plan;
-        let machine = Machine::new(self.executor.clone());
+        let machine = NodeProcess::new(self.executor.clone());
         let (env, incarnation) = (machine.env(), self.incarnations.lock().next(node));
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.devices[node].clone(), self.executor.clone(), plan.disk));
+        let disk: Arc<dyn Disk> =
+            Arc::new(SimDisk::new(self.devices[node].clone(), self.executor.clone(), plan.shape.disk));
         let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk), hint: false }];
-        let mut log = LogOptions { async_window: plan.async_window, ..LogOptions::default() };
+        let mut log = LogOptions { async_window: plan.shape.async_window, ..LogOptions::default() };
         (log.compaction.enabled, log.scrub.enabled) = (false, false);
         let options = StoreOptions {
             chunk_bytes: 4096,
             inline_max_bytes: 1000,
             log,
-            sabotage: plan.store,
+            sabotage: plan.defects.store,
             ..StoreOptions::default()
         };
         let opened = Store::open_pool(given, self.indexes[node].clone(), env.clone(), options).await;
@@ -71,20 +74,26 @@ impl World {
         let channels = Channels::with_sabotage(
             store.clone(),
             roster.clone(),
-            plan.tail_bytes,
-            plan.outbox_bytes,
+            plan.shape.tail_bytes,
+            plan.shape.outbox_bytes,
             env.clone(),
-            plan.cluster,
+            plan.defects.cluster,
         );
         let names = (node, incarnation);
-        let sessions =
-            NodeSessions::new(names, &self.executor, env.clone(), &self.ledger, self.rules.clone(), plan.session);
+        let sessions = NodeSessions::new(
+            names,
+            &self.executor,
+            env.clone(),
+            &self.ledger,
+            self.rules.clone(),
+            plan.defects.session,
+        );
         let sessions = Arc::new(sessions);
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);
-        let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: plan.outbox_bytes };
+        let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: plan.shape.outbox_bytes };
         let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
-        let links = Links::with_sabotage(options, events, env, plan.cluster);
+        let links = Links::with_sabotage(options, events, env, plan.defects.cluster);
         self.network.listen(node, links.clone(), machine.clone());
         let (stop, stopped) = watch::channel(false);
         let port = Port { network: self.network.clone(), own: node, machine: machine.clone() };
@@ -99,6 +108,8 @@ impl World {
     pub(crate) async fn end(&self, node: usize, end: NodeEnd) -> Result<(), String> {
         let Some(one) = self.nodes[node].lock().take() else { return Ok(()) };
         self.note("down", node, || format!("{end:?}"));
+        // A process that closes ends its sessions first.
+        one.sessions.clear();
         if end == NodeEnd::Closed {
             one.stop.send_replace(true);
             one.store.close().await.map_err(|error| format!("the store of node {node} does not close: {error}"))?;
@@ -106,10 +117,9 @@ impl World {
             self.rules.iter().enumerate().filter(of).for_each(|(channel, _)| self.ledger.lock().closed(channel));
         }
         one.machine.kill();
-        one.sessions.clear();
         {
             let mut device = self.devices[node].lock();
-            if end == NodeEnd::Cut { device.cut() } else { device.kill() }
+            if matches!(end, NodeEnd::Cut | NodeEnd::Rebooted) { device.cut() } else { device.kill() }
         }
         self.network.gone(node, if end == NodeEnd::Cut { PipeEnd::Silent } else { PipeEnd::Reset });
         Ok(())

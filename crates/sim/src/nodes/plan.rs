@@ -18,6 +18,8 @@ pub(crate) enum Keeps {
     Sync,
     /// Some publications are answered before they are durable.
     Both,
+    /// All publications are answered before they are durable.
+    Async,
 }
 
 /// A channel.
@@ -46,9 +48,9 @@ pub(crate) struct Weights {
     pub(crate) fronts: u64,
 }
 
-/// A whole run.
+/// The nodes, their channels, and the network.
 #[derive(Debug, Clone)]
-pub(crate) struct NodesPlan {
+pub(crate) struct ClusterShape {
     pub(crate) homes: usize,
     pub(crate) nodes: usize,
     pub(crate) disk: DiskProfile,
@@ -60,6 +62,11 @@ pub(crate) struct NodesPlan {
     pub(crate) latency_us: u64,
     /// Kind, size and time to live of each channel. Its home follows from the roster.
     pub(crate) channels: Vec<(Keeps, u64, u64)>,
+}
+
+/// The clients and publishers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UserPlan {
     pub(crate) clients: u64,
     pub(crate) publishers: u64,
     /// Longest pause of a publisher, and of a client between two subscriptions.
@@ -70,16 +77,38 @@ pub(crate) struct NodesPlan {
     pub(crate) clears: bool,
     /// Share of publications with a key, per mille.
     pub(crate) keyed: u64,
+}
+
+/// The faults.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodesFaults {
     pub(crate) operators: u64,
+    /// Longest pause of an operator between two faults.
     pub(crate) calm: Duration,
     pub(crate) weights: Weights,
     /// Longest delay that a lag reaches.
     pub(crate) lag_s: u64,
-    /// How long the cluster is busy.
-    pub(crate) lasts: Duration,
+}
+
+/// The deliberate defects.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Defects {
     pub(crate) cluster: ClusterSabotage,
     pub(crate) store: StoreSabotage,
     pub(crate) session: SessionSabotage,
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub(crate) struct NodesPlan {
+    pub(crate) shape: ClusterShape,
+    pub(crate) users: UserPlan,
+    pub(crate) faults: NodesFaults,
+    /// How often the cluster is busy, and comes to its rest.
+    pub(crate) rounds: u64,
+    /// How long the cluster is busy each time.
+    pub(crate) lasts: Duration,
+    pub(crate) defects: Defects,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -112,23 +141,26 @@ impl NodesPlan {
         let mut channel = || {
             let keeps = match rng.below(6) {
                 0 => Keeps::Nothing,
-                1..=3 if async_too => Keeps::Both,
+                1 | 2 if async_too => Keeps::Both,
+                3 if async_too => Keeps::Async,
                 _ => Keeps::Sync,
             };
             (keeps, *rng.pick(&[1, 3, 10, 100, 1000]), *rng.pick(&[3_600_000, 3_600_000, 3_600_000, 5_000]))
         };
         let channels = (0..4).map(|_| channel()).collect::<Vec<_>>();
-        let mut plan = Self {
+        let shape = ClusterShape {
             homes,
             nodes: homes + rng.range(1, 3) as usize,
             disk,
-            disk_bytes: 33 << 20,
+            disk_bytes: 129 << 20,
             async_window: ms(*rng.pick(&[1, 50, 1000])),
             outbox_bytes: *rng.pick(&[16 << 10, 64 << 10, 4 << 20]),
             tail_bytes: *rng.pick(&[0, 2000, 64 << 10]),
             window_bytes: *rng.pick(&[1 << 10, 64 << 10]),
             latency_us: *rng.pick(&[50, 1000, 20_000, 200_000]),
             channels: channels[..rng.range(1, 4) as usize].to_vec(),
+        };
+        let users = UserPlan {
             clients: rng.range(2, 6),
             publishers: rng.range(1, 3),
             pause: ms(*rng.pick(&[20, 300, 2000])),
@@ -136,14 +168,16 @@ impl NodesPlan {
             body_bytes: *rng.pick(&[20, 200, 3000]),
             clears: rng.one_in(4),
             keyed: *rng.pick(&[0, 300, 1000]),
-            operators: rng.range(0, 2),
-            calm: ms(*rng.pick(&[200, 2000, 6000])),
-            weights,
-            lag_s: rng.range(1, 14),
-            lasts: Duration::from_secs(rng.range(5, 40)),
-            cluster: ClusterSabotage::None,
-            store: StoreSabotage::None,
-            session: SessionSabotage::None,
+        };
+        let (operators, calm) = (rng.range(0, 3), ms(*rng.pick(&[200, 2000, 6000])));
+        let faults = NodesFaults { operators, calm, weights, lag_s: rng.range(1, 14) };
+        let mut plan = Self {
+            shape,
+            users,
+            faults,
+            rounds: rng.range(1, 4),
+            lasts: Duration::from_secs(*rng.pick(&[2, 5, 10, 20])),
+            defects: Defects::default(),
         };
         if let Some(variant) = variant {
             variants::adjust(variant, &mut plan, rng);

@@ -15,7 +15,7 @@ use super::world::{Phase, World};
 use crate::rng::Rng;
 
 /// Rounds of a publisher, at most: all publications fit on a disk.
-const ROUNDS: u64 = 1500;
+const ROUNDS: u64 = 400;
 
 /// A publication to make.
 struct Draft {
@@ -73,9 +73,9 @@ impl World {
             }
             let channel = rng.below(self.rules.len() as u64) as usize;
             let stored = self.rules[channel].keeps != Keeps::Nothing;
-            if self.plan.clears && stored && rng.one_in(30) {
+            if self.plan.users.clears && stored && rng.one_in(30) {
                 self.clear(channel, &mut rng).await;
-            } else if stored && rng.chance(self.plan.keyed) {
+            } else if stored && rng.chance(self.plan.users.keyed) {
                 keys += 1;
                 self.publish_once(channel, keys, &mut rng).await;
             } else {
@@ -83,16 +83,17 @@ impl World {
                 let drafts = (0..count).map(|_| self.draft(channel, None, &mut rng)).collect();
                 self.send(channel, drafts, &mut rng).await;
             }
-            env.sleep(self.plan.pause.mul_f64(rng.below(1000) as f64 / 1000.0)).await;
+            env.sleep(self.plan.users.pause.mul_f64(rng.below(1000) as f64 / 1000.0)).await;
         }
     }
 
     fn draft(&self, channel: usize, key: Option<u64>, rng: &mut Rng) -> Draft {
-        let len = rng.below(self.plan.body_bytes);
+        let len = rng.below(self.plan.users.body_bytes);
         let durability = match self.rules[channel].keeps {
             Keeps::Nothing => None,
             _ if key.is_none() && rng.one_in(12) => None,
             Keeps::Sync => Some(Durability::Sync),
+            Keeps::Async => Some(Durability::Async),
             Keeps::Both => Some(*rng.pick(&[Durability::Sync, Durability::Async])),
         };
         let mut ledger = self.ledger.lock();
@@ -105,7 +106,7 @@ impl World {
 
     /// Publishes at some node. Returns whether all succeeded.
     async fn send(&self, channel: usize, drafts: Vec<Draft>, rng: &mut Rng) -> bool {
-        let at = rng.below(self.plan.nodes as u64) as usize;
+        let at = rng.below(self.plan.shape.nodes as u64) as usize;
         let Some(node) = self.node(at) else { return false };
         let drawn: Vec<_> = drafts.iter().map(|one| (one.number, one.durability.is_some())).collect();
         self.note("publish", at, || format!("channel {channel}: {drawn:?}"));
@@ -145,7 +146,7 @@ impl World {
     }
 
     async fn clear(&self, channel: usize, rng: &mut Rng) {
-        let Some(node) = self.node(rng.below(self.plan.nodes as u64) as usize) else { return };
+        let Some(node) = self.node(rng.below(self.plan.shape.nodes as u64) as usize) else { return };
         let up_to = self.ledger.lock().begin_clear(channel);
         let channels = node.channels.clone();
         let work = async move { channels.clear(&channel_name(channel)).await };

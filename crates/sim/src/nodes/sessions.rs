@@ -9,7 +9,7 @@ use steadfast_flow::{BoxFuture, Env};
 use steadfast_store::{ChannelSink, HistoryQuery, Position, Publication};
 use tokio::sync::{oneshot, watch};
 
-use super::ledger::{Answer, Ledger};
+use super::ledger::{Answer, ClusterLedger};
 use super::plan::{ChannelRule, Keeps};
 use super::variants::SessionSabotage;
 use crate::executor::Executor;
@@ -41,6 +41,8 @@ struct Session {
 
 #[derive(Default)]
 struct State {
+    /// The process takes no more sessions.
+    ended: bool,
     sessions: BTreeMap<usize, Session>,
     /// The last publication or reset of each channel here.
     last: BTreeMap<usize, Position>,
@@ -52,7 +54,7 @@ pub(crate) struct NodeSessions {
     pub(crate) incarnation: u64,
     pub(crate) executor: Executor,
     pub(crate) env: Env,
-    pub(crate) ledger: Arc<Mutex<Ledger>>,
+    pub(crate) ledger: Arc<Mutex<ClusterLedger>>,
     pub(crate) rules: Vec<ChannelRule>,
     pub(crate) sabotage: SessionSabotage,
     /// Whether publications are not taken for now.
@@ -65,7 +67,7 @@ impl NodeSessions {
         (node, incarnation): (usize, u64),
         executor: &Executor,
         env: Env,
-        ledger: &Arc<Mutex<Ledger>>,
+        ledger: &Arc<Mutex<ClusterLedger>>,
         rules: Vec<ChannelRule>,
         sabotage: SessionSabotage,
     ) -> Self {
@@ -102,6 +104,9 @@ impl NodeSessions {
         bytes_max: usize,
         end: oneshot::Sender<()>,
     ) -> Result<(), String> {
+        if end.is_closed() {
+            return Err("the client left before its request arrived".to_owned());
+        }
         let channel = self.ledger.lock().clients[client].channel;
         let (rule, name) = (self.rules[channel], Arc::<str>::from(channel_name(channel)));
         let bounds = HistoryBounds { size: rule.size, ttl_ms: rule.ttl_ms };
@@ -109,8 +114,13 @@ impl NodeSessions {
         let attachment = channels.attach(&name, stored.then_some(bounds));
         let keeps = Progress::Subscribing(Vec::new());
         let session = Session { channel, attempt, progress: keeps, attachment, _end: end };
-        let older = self.state.lock().sessions.insert(client, session);
-        drop(older);
+        {
+            let mut state = self.state.lock();
+            if state.ended {
+                return Err("the process ends".to_owned());
+            }
+            state.sessions.insert(client, session);
+        }
         self.note("subscribe", [client as u64, attempt, 0], || format!("client {client} since {since:?}"));
         let answer = async {
             if !stored {
@@ -182,7 +192,11 @@ impl NodeSessions {
 
     /// Ends all subscriptions, as the end of the process does.
     pub(crate) fn clear(&self) {
-        let sessions = std::mem::take(&mut self.state.lock().sessions);
+        let sessions = {
+            let mut state = self.state.lock();
+            state.ended = true;
+            std::mem::take(&mut state.sessions)
+        };
         sessions.keys().for_each(|client| self.ledger.lock().left(*client));
     }
 }

@@ -76,39 +76,73 @@ impl NodesVariant {
 
 /// Home restarts only, in channels with asynchronous publications: epochs change.
 fn epochs(plan: &mut NodesPlan) {
-    plan.channels.iter_mut().for_each(|channel| *channel = (Keeps::Both, channel.1.max(10), 3_600_000));
-    plan.weights = Weights { breaks: 1, blocks: 1, lags: 0, stalls: 0, homes: 6, fronts: 0 };
-    (plan.operators, plan.calm, plan.async_window) = (1, Duration::from_secs(2), Duration::from_secs(1));
+    plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Async, channel.1.max(10), 3_600_000));
+    plan.faults.weights = Weights { breaks: 1, blocks: 1, lags: 0, stalls: 0, homes: 6, fronts: 0 };
+    (plan.faults.operators, plan.faults.calm, plan.shape.async_window) =
+        (1, Duration::from_secs(2), Duration::from_secs(1));
+}
+
+/// Clients often return, and only the home has what they lack, on a slow network.
+fn asks_home(plan: &mut NodesPlan, size: u64, pause: Duration) {
+    plan.shape.channels = vec![(Keeps::Async, size, 3_600_000)];
+    (plan.shape.latency_us, plan.shape.tail_bytes) = (200_000, 0);
+    (plan.users.clients, plan.users.stay, plan.users.pause) = (6, pause, pause);
+    plan.users.clears = false;
 }
 
 /// Adjusts the settings so that the variant shows, and adds its defect.
 pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng) {
     match variant.0 {
-        Cluster(C::TailOverEpoch | C::NoResetOnEpoch | C::OffsetOnly | C::OldAnswers)
-        | Session(SessionSabotage::KeptOverReset)
-        | Store(S::OffsetReused) => epochs(plan),
+        Cluster(C::TailOverEpoch | C::NoResetOnEpoch | C::OffsetOnly) | Store(S::OffsetReused) => epochs(plan),
+        // Subscriptions wait for a question while publications arrive.
+        Session(SessionSabotage::KeptOverReset) => {
+            epochs(plan);
+            asks_home(plan, 1, Duration::from_millis(300));
+            (plan.shape.latency_us, plan.users.publishers) = (20_000, 2);
+            (plan.users.stay, plan.shape.homes, plan.shape.nodes) = (Duration::from_millis(50), 1, 2);
+            plan.lasts = Duration::from_secs(20);
+        }
+        // Several clients at one position lack more than the history, and share a question.
+        Cluster(C::OldAnswers) => {
+            plan.faults.weights = Weights { breaks: 0, blocks: 0, lags: 0, stalls: 0, homes: 1, fronts: 0 };
+            (plan.faults.operators, plan.faults.calm) = (1, Duration::from_millis(200));
+            (plan.shape.homes, plan.shape.nodes, plan.shape.disk.io_us) = (1, 2, 20_000);
+            asks_home(plan, 3, Duration::from_millis(300));
+            (plan.shape.latency_us, plan.users.publishers) = (1000, 3);
+            (plan.rounds, plan.lasts) = (8, Duration::from_secs(2));
+        }
         Cluster(C::WatchNumberIgnored) => {
-            plan.weights = Weights { breaks: 0, blocks: 0, lags: 1, stalls: 0, homes: 0, fronts: 0 };
-            (plan.operators, plan.calm, plan.lag_s) = (2, Duration::from_secs(2), rng.range(12, 16));
-            (plan.clients, plan.stay, plan.pause) = (2, Duration::from_secs(1), Duration::from_secs(14));
+            plan.faults.weights = Weights { breaks: 0, blocks: 0, lags: 1, stalls: 0, homes: 0, fronts: 0 };
+            (plan.faults.operators, plan.faults.calm, plan.faults.lag_s) =
+                (2, Duration::from_secs(2), rng.range(12, 16));
+            (plan.users.clients, plan.users.stay, plan.users.pause) =
+                (2, Duration::from_secs(1), Duration::from_secs(14));
         }
         Cluster(C::FrameDropped) => {
-            plan.weights = Weights { breaks: 0, blocks: 2, lags: 0, stalls: 2, homes: 0, fronts: 0 };
-            (plan.outbox_bytes, plan.body_bytes, plan.operators) = (16 << 10, 3000, 2);
-            plan.window_bytes = 1 << 10;
+            plan.faults.weights = Weights { breaks: 0, blocks: 2, lags: 0, stalls: 2, homes: 0, fronts: 0 };
+            (plan.shape.outbox_bytes, plan.users.body_bytes, plan.faults.operators) = (16 << 10, 3000, 2);
+            plan.shape.window_bytes = 1 << 10;
         }
-        Cluster(C::KeyAtFront) => plan.keyed = 1000,
+        // Reads from a cold and slow disk take long, and publications are rare.
+        Cluster(C::EarlyDropped | C::KeptNotFiltered) => {
+            plan.faults.weights = Weights { breaks: 3, blocks: 0, lags: 0, stalls: 0, homes: 3, fronts: 0 };
+            (plan.shape.disk.io_us, plan.shape.disk.steady, plan.rounds) = (20_000, false, 4);
+            (plan.faults.operators, plan.faults.calm, plan.users.publishers) = (2, Duration::from_secs(1), 3);
+            (plan.users.pause, plan.users.clears) = (Duration::from_millis(300), false);
+            plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Sync, 100, 3_600_000));
+        }
+        Cluster(C::KeyAtFront) => plan.users.keyed = 1000,
         Cluster(C::NoLastPosition | C::MissingIgnored | C::BreakUnnoticed | C::ReadBeforeWatch | C::AheadRefused) => {
-            plan.operators = plan.operators.max(1);
-            plan.weights.breaks = plan.weights.breaks.max(4);
+            plan.faults.operators = plan.faults.operators.max(1);
+            plan.faults.weights.breaks = plan.faults.weights.breaks.max(4);
         }
-        Store(S::PublishBeforeFlush) => plan.weights.homes = 6,
+        Store(S::PublishBeforeFlush) => plan.faults.weights.homes = 6,
         _ => {}
     }
-    plan.operators = plan.operators.max(1);
+    plan.faults.operators = plan.faults.operators.max(1);
     match variant.0 {
-        Cluster(defect) => plan.cluster = defect,
-        Store(defect) => plan.store = defect,
-        Session(defect) => plan.session = defect,
+        Cluster(defect) => plan.defects.cluster = defect,
+        Store(defect) => plan.defects.store = defect,
+        Session(defect) => plan.defects.session = defect,
     }
 }

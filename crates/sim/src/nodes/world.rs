@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use steadfast_disk::Disk;
 use steadfast_log::{FormatOptions, Log};
 use steadfast_store::IndexKind;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::ledger::{ClientState, Ledger};
+use super::ledger::{ClientState, ClusterLedger};
 use super::network::{Network, PipeEnd};
 use super::node::{Node, NodeEnd, roster};
 use super::plan::{ChannelRule, Keeps, NodesPlan};
@@ -21,7 +21,7 @@ use crate::rng::Rng;
 
 /// Time in which a cluster without faults reaches its rest: lost links are noticed and opened, and
 /// requests give up.
-const REST: Duration = Duration::from_secs(30);
+const REST: Duration = Duration::from_secs(20);
 
 /// Time after which a front has dropped its idle channels.
 const IDLE: Duration = Duration::from_secs(14);
@@ -64,7 +64,7 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) devices: Vec<Device>,
     pub(crate) indexes: Vec<IndexKind>,
-    pub(crate) ledger: Arc<Mutex<Ledger>>,
+    pub(crate) ledger: Arc<Mutex<ClusterLedger>>,
     pub(crate) nodes: Arc<Vec<Mutex<Option<Node>>>>,
     pub(crate) incarnations: Arc<Mutex<Incarnations>>,
     pub(crate) phase: Arc<watch::Sender<Phase>>,
@@ -73,10 +73,10 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(executor: Executor, plan: NodesPlan, rng: &mut Rng) -> Result<Self, String> {
         let own = roster(0, &plan)?;
-        let rules: Vec<ChannelRule> = (plan.channels.iter().enumerate())
+        let rules: Vec<ChannelRule> = (plan.shape.channels.iter().enumerate())
             .map(|(channel, (keeps, size, ttl_ms))| {
                 let name = own.name(own.home(&channel_name(channel)));
-                let home = (0..plan.nodes).find(|node| format!("node{node}") == name).unwrap_or(0);
+                let home = (0..plan.shape.nodes).find(|node| format!("node{node}") == name).unwrap_or(0);
                 ChannelRule { home, keeps: *keeps, size: *size, ttl_ms: *ttl_ms }
             })
             .collect();
@@ -85,19 +85,19 @@ impl World {
             let positioned = rules[channel].keeps != Keeps::Nothing && !rng.one_in(5);
             ClientState { channel, positioned, ..ClientState::default() }
         };
-        let clients = (0..plan.clients).map(&mut client).collect();
-        let ledger = Arc::new(Mutex::new(Ledger::new(&rules, clients)));
-        let device = |_| Arc::new(Mutex::new(Platter::new(rng.fork(), plan.disk_bytes, plan.disk_bytes)));
-        let devices = (0..plan.nodes).map(device).collect();
-        let network = Network::new(executor.clone(), rng.fork(), plan.latency_us, plan.window_bytes);
+        let clients = (0..plan.users.clients).map(&mut client).collect();
+        let ledger = Arc::new(Mutex::new(ClusterLedger::new(&rules, clients)));
+        let device = |_| Arc::new(Mutex::new(Platter::new(rng.fork(), plan.shape.disk_bytes, plan.shape.disk_bytes)));
+        let devices = (0..plan.shape.nodes).map(device).collect();
+        let network = Network::new(executor.clone(), rng.fork(), plan.shape.latency_us, plan.shape.window_bytes);
         Ok(Self {
             executor,
             rules,
             network,
             devices,
-            indexes: (0..plan.nodes).map(|_| IndexKind::memory()).collect(),
+            indexes: (0..plan.shape.nodes).map(|_| IndexKind::memory()).collect(),
             ledger,
-            nodes: Arc::new((0..plan.nodes).map(|_| Mutex::default()).collect()),
+            nodes: Arc::new((0..plan.shape.nodes).map(|_| Mutex::default()).collect()),
             incarnations: Arc::default(),
             phase: Arc::new(watch::Sender::new(Phase::Busy)),
             plan: Arc::new(plan),
@@ -121,53 +121,22 @@ impl World {
     /// Runs the cluster from its first start to its rest.
     pub(crate) async fn run(self, mut rng: Rng) -> Result<(), String> {
         let env = self.executor.env();
-        for node in 0..self.plan.nodes {
+        for node in 0..self.plan.shape.nodes {
             let device = self.devices[node].clone();
-            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(device, self.executor.clone(), self.plan.disk));
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(device, self.executor.clone(), self.plan.shape.disk));
             let options = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
             Log::format(&disk, &env, &options).await.map_err(|error| error.to_string())?;
             drop(disk);
             self.devices[node].lock().kill();
             self.start(node).await?;
         }
-        for client in 0..self.plan.clients as usize {
+        for client in 0..self.plan.users.clients as usize {
             env.spawn("client", self.clone().follow(client, rng.fork()));
         }
-        for _ in 0..self.plan.publishers {
-            env.spawn("publisher", self.clone().publish(rng.fork()));
+        for _ in 0..self.plan.rounds {
+            self.be_busy(&mut rng).await?;
+            self.rest(&mut rng).await?;
         }
-        for _ in 0..self.plan.operators {
-            env.spawn("operator", self.clone().operate(rng.fork()));
-        }
-        let until = env.now() + self.plan.lasts;
-        while env.now() < until {
-            env.sleep(Duration::from_millis(500)).await;
-            self.outcome()?;
-        }
-        self.rest(&mut rng).await
-    }
-
-    /// Without faults, everything comes to its rest.
-    async fn rest(&self, rng: &mut Rng) -> Result<(), String> {
-        let env = self.executor.env();
-        self.phase.send_replace(Phase::Staying);
-        // The operators end their faults.
-        env.sleep(Duration::from_secs(40)).await;
-        for node in 0..self.plan.nodes {
-            if self.node(node).is_none() {
-                self.start(node).await?;
-            }
-        }
-        env.sleep(REST).await;
-        self.note("rest", 0, String::new);
-        self.ledger.lock().check_rest();
-        self.check_watches()?;
-        self.outcome()?;
-        let unstored = self.publish_last(rng).await;
-        env.sleep(Duration::from_secs(5)).await;
-        self.ledger.lock().check_rest();
-        unstored.into_iter().for_each(|(channel, number)| self.ledger.lock().check_seen(channel, number));
-        self.outcome()?;
         self.phase.send_replace(Phase::Left);
         env.sleep(IDLE).await;
         for (at, status) in self.statuses() {
@@ -178,27 +147,73 @@ impl World {
         self.outcome()
     }
 
-    fn statuses(&self) -> impl Iterator<Item = (usize, steadfast_cluster::ChannelsStatus)> {
-        (0..self.plan.nodes).filter_map(|node| Some((node, self.node(node)?.channels.status()?)))
+    /// Publishes, and causes faults, until all of them have ended.
+    async fn be_busy(&self, rng: &mut Rng) -> Result<(), String> {
+        let env = self.executor.env();
+        self.phase.send_replace(Phase::Busy);
+        let (working, mut ends) = mpsc::channel::<()>(1);
+        for _ in 0..self.plan.users.publishers {
+            let (work, working) = (self.clone().publish(rng.fork()), working.clone());
+            env.spawn("publisher", async move {
+                work.await;
+                drop(working);
+            });
+        }
+        for _ in 0..self.plan.faults.operators {
+            let (work, working) = (self.clone().operate(rng.fork()), working.clone());
+            env.spawn("operator", async move {
+                work.await;
+                drop(working);
+            });
+        }
+        drop(working);
+        let until = env.now() + self.plan.lasts;
+        while env.now() < until {
+            env.sleep(Duration::from_millis(500)).await;
+            self.outcome()?;
+        }
+        self.phase.send_replace(Phase::Staying);
+        ends.recv().await;
+        self.outcome()
     }
 
-    /// The homes have the watches that the fronts have.
-    fn check_watches(&self) -> Result<(), String> {
-        let all: Vec<_> = self.statuses().collect();
-        let watched: u64 = all.iter().map(|(_, status)| status.watched).sum();
-        let watches: u64 = all.iter().map(|(_, status)| status.watches).sum();
-        if watched == watches {
-            Ok(())
-        } else {
-            Err(format!("LEAK: {watched} channels have {watches} watches: {all:?}"))
+    /// Without faults, everything comes to its rest.
+    async fn rest(&self, rng: &mut Rng) -> Result<(), String> {
+        let env = self.executor.env();
+        env.sleep(REST).await;
+        self.note("rest", 0, String::new);
+        self.ledger.lock().check_rest();
+        self.check_watches().await?;
+        self.outcome()?;
+        let unstored = self.publish_last(rng).await;
+        env.sleep(Duration::from_secs(5)).await;
+        self.ledger.lock().check_rest();
+        unstored.into_iter().for_each(|(channel, number)| self.ledger.lock().check_seen(channel, number));
+        self.outcome()
+    }
+
+    fn statuses(&self) -> impl Iterator<Item = (usize, steadfast_cluster::ChannelsStatus)> {
+        (0..self.plan.shape.nodes).filter_map(|node| Some((node, self.node(node)?.channels.status()?)))
+    }
+
+    /// The homes have the watches that the fronts have, except for those that just end.
+    async fn check_watches(&self) -> Result<(), String> {
+        for _ in 0..20 {
+            let watched: u64 = self.statuses().map(|(_, status)| status.watched).sum();
+            let watches: u64 = self.statuses().map(|(_, status)| status.watches).sum();
+            if watched == watches {
+                return Ok(());
+            }
+            self.executor.env().sleep(Duration::from_millis(300)).await;
         }
+        Err(format!("LEAK: watched channels and watches differ: {:?}", self.statuses().collect::<Vec<_>>()))
     }
 
     /// Causes faults while the cluster is busy, and ends each.
     async fn operate(self, mut rng: Rng) {
         let env = self.executor.env();
         loop {
-            env.sleep(self.plan.calm.mul_f64(rng.below(1000) as f64 / 1000.0)).await;
+            env.sleep(self.plan.faults.calm.mul_f64(rng.below(1000) as f64 / 1000.0)).await;
             if *self.phase.borrow() != Phase::Busy {
                 return;
             }
@@ -209,7 +224,7 @@ impl World {
     }
 
     async fn fault(&self, rng: &mut Rng) -> Result<(), String> {
-        let (env, nodes, weights) = (self.executor.env(), self.plan.nodes as u64, self.plan.weights);
+        let (env, nodes, weights) = (self.executor.env(), self.plan.shape.nodes as u64, self.plan.faults.weights);
         let from = rng.below(nodes) as usize;
         let to = (from + 1 + rng.below(nodes - 1) as usize) % nodes as usize;
         let lasts = Duration::from_millis(rng.range(100, 8_000));
@@ -239,10 +254,11 @@ impl World {
                 node.sessions.busy.send_replace(false);
             }
             Some(kind) => {
-                let homes = self.plan.homes as u64;
+                let homes = self.plan.shape.homes as u64;
                 let node = if kind == 4 { rng.below(homes) } else { rng.range(homes, nodes - 1) } as usize;
                 if self.node(node).is_some() {
-                    self.end(node, *rng.pick(&[NodeEnd::Cut, NodeEnd::Killed, NodeEnd::Closed])).await?;
+                    let ends = [NodeEnd::Cut, NodeEnd::Rebooted, NodeEnd::Killed, NodeEnd::Closed];
+                    self.end(node, *rng.pick(&ends)).await?;
                     env.sleep(*rng.pick(&[Duration::ZERO, lasts])).await;
                     self.start(node).await?;
                 }
@@ -255,7 +271,7 @@ impl World {
     /// The delay of one direction rises so slowly that the link stays, and falls again.
     async fn lag(&self, way: (usize, usize), rng: &mut Rng) {
         let env = self.executor.env();
-        for step in 0..=self.plan.lag_s {
+        for step in 0..=self.plan.faults.lag_s {
             self.network.lag(way, Duration::from_secs(step));
             env.sleep(Duration::from_secs(1)).await;
         }
