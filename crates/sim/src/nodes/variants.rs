@@ -105,11 +105,11 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
         // Several clients at one position lack more than the history, and share a question.
         Cluster(C::OldAnswers) => {
             plan.faults.weights = Weights { breaks: 0, blocks: 0, lags: 0, stalls: 0, homes: 1, fronts: 0 };
-            (plan.faults.operators, plan.faults.calm) = (1, Duration::from_millis(200));
+            (plan.faults.operators, plan.faults.calm) = (1, Duration::from_secs(1));
             (plan.shape.homes, plan.shape.nodes, plan.shape.disk.io_us) = (1, 2, 20_000);
-            asks_home(plan, 3, Duration::from_millis(300));
-            (plan.shape.latency_us, plan.users.publishers) = (1000, 3);
-            (plan.rounds, plan.lasts) = (8, Duration::from_secs(2));
+            asks_home(plan, 1000, Duration::from_secs(1));
+            (plan.shape.latency_us, plan.users.publishers, plan.users.body_bytes) = (1000, 6, 3000);
+            (plan.rounds, plan.lasts) = (8, Duration::from_secs(5));
         }
         Cluster(C::WatchNumberIgnored) => {
             plan.faults.weights = Weights { breaks: 0, blocks: 0, lags: 1, stalls: 0, homes: 0, fronts: 0 };
