@@ -23,6 +23,10 @@ use crate::rng::Rng;
 /// requests give up.
 const REST: Duration = Duration::from_secs(20);
 
+/// Time without a publication after which none is under way, and the number of such waits at most.
+const STEP: Duration = Duration::from_secs(5);
+const STEPS: u64 = 200;
+
 /// Time after which a front has dropped its idle channels.
 const IDLE: Duration = Duration::from_secs(14);
 
@@ -177,16 +181,29 @@ impl World {
         self.outcome()
     }
 
+    /// Waits at least this long, and until no more publications arrive: a slow network needs long.
+    async fn settle(&self, least: Duration) {
+        let env = self.executor.env();
+        env.sleep(least).await;
+        for _ in 0..STEPS {
+            let count = || self.statuses().map(|(_, status)| status.publications_received).sum::<u64>();
+            let before = count();
+            env.sleep(STEP).await;
+            if count() == before {
+                return;
+            }
+        }
+    }
+
     /// Without faults, everything comes to its rest.
     async fn rest(&self, rng: &mut Rng) -> Result<(), String> {
-        let env = self.executor.env();
-        env.sleep(REST).await;
+        self.settle(REST).await;
         self.note("rest", 0, String::new);
         self.ledger.lock().check_rest();
         self.check_watches().await?;
         self.outcome()?;
         let unstored = self.publish_last(rng).await;
-        env.sleep(Duration::from_secs(5)).await;
+        self.settle(STEP).await;
         self.ledger.lock().check_rest();
         unstored.into_iter().for_each(|(channel, number)| self.ledger.lock().check_seen(channel, number));
         self.outcome()
