@@ -130,6 +130,10 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
             (plan.faults.operators, plan.faults.calm, plan.users.publishers) = (2, Duration::from_secs(1), 3);
             (plan.users.pause, plan.users.clears) = (Duration::from_millis(300), false);
             plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Sync, 100, 3_600_000));
+            if variant.0 == Cluster(C::EarlyDropped) {
+                // The next publication repairs it: the last one before a rest must be lost.
+                (plan.rounds, plan.lasts, plan.faults.calm) = (10, Duration::from_secs(2), Duration::from_millis(500));
+            }
         }
         Cluster(C::KeyAtFront) => plan.users.keyed = 1000,
         Cluster(C::NoLastPosition | C::MissingIgnored | C::BreakUnnoticed | C::ReadBeforeWatch | C::AheadRefused) => {
