@@ -10,12 +10,7 @@ pub fn cluster(cluster: &Value) -> String {
     let nodes = || cluster["nodes"].as_array().into_iter().flatten();
     let homes: Vec<&str> =
         nodes().filter(|node| node["home"] == true).filter_map(|node| node["name"].as_str()).collect();
-    format!(
-        "node {} of {}; homes: {}",
-        cluster["name"].as_str().unwrap_or("?"),
-        nodes().count(),
-        homes.join(", ")
-    )
+    format!("node {} of {}; homes: {}", cluster["name"].as_str().unwrap_or("?"), nodes().count(), homes.join(", "))
 }
 
 /// The link to a node; `None` for this node itself.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use steadfast_cluster::{Channels, ClusterOptions, LinkEvents, Links, NodeAddress, Roster, Sessions, Transport};
+use steadfast_cluster::{
+    Channels, ChannelsOptions, ClusterOptions, LinkEvents, Links, NodeAddress, Roster, Sessions, Transport,
+};
 use steadfast_disk::Disk;
 use steadfast_log::LogOptions;
 use steadfast_store::{PoolDisk, Store, StoreOptions};
@@ -71,14 +73,13 @@ impl World {
             self.ledger.lock().restarted(channel, &history, env.wall_ms());
         }
         let roster = Arc::new(roster(node, plan)?);
-        let channels = Channels::with_sabotage(
-            store.clone(),
-            roster.clone(),
-            plan.shape.tail_bytes,
-            plan.shape.outbox_bytes,
-            env.clone(),
-            plan.defects.cluster,
-        );
+        let options = ChannelsOptions {
+            tail_bytes_max: plan.shape.tail_bytes,
+            outbox_bytes_max: plan.shape.outbox_bytes,
+            sabotage: plan.defects.cluster,
+            ..ChannelsOptions::default()
+        };
+        let channels = Channels::new(store.clone(), roster.clone(), &options, env.clone());
         let names = (node, incarnation);
         let sessions = NodeSessions::new(
             names,
