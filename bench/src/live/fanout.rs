@@ -25,8 +25,8 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let mut swarm = Swarm::new(args.options(), args.sessions)?;
     open_all(&mut swarm, args.window, &mut |_, _| {})?;
     let mut source = match args.bare {
-        true => Source::Bare(TcpStream::connect(args.endpoint)?),
-        false => Source::Api(Publisher::connect(args.endpoint, &args.api_key, &args.channel)?),
+        true => Source::Bare(TcpStream::connect(args.first())?),
+        false => Source::Api(Publisher::connect(args.first(), &args.api_key, &args.channel)?),
     };
     let mut last_us = Vec::new();
     let mut used = Used::begin(args.pid);

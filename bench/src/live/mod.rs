@@ -58,9 +58,10 @@ pub enum PublishTransport {
 /// Options of the load.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LiveArgs {
-    /// Address of the endpoint.
-    #[arg(long)]
-    pub endpoint: SocketAddr,
+    /// Addresses of the endpoint, or of several nodes: the sessions take turns, and publishers use
+    /// the first.
+    #[arg(long, required = true, value_delimiter = ',')]
+    pub endpoint: Vec<SocketAddr>,
     /// Measurement to run.
     #[arg(long, value_enum)]
     pub measure: Measure,
@@ -114,13 +115,19 @@ pub struct LiveArgs {
 impl LiveArgs {
     fn options(&self) -> Options {
         Options {
-            address: self.endpoint,
+            addresses: self.endpoint.clone(),
             path: self.path.clone(),
             encoding: self.encoding(),
             token: self.token.clone(),
             channel: self.channel.clone(),
             bare: self.bare,
         }
+    }
+
+    /// The endpoint of publishers.
+    fn first(&self) -> SocketAddr {
+        // The option is required.
+        self.endpoint.first().copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8000)))
     }
 
     fn encoding(&self) -> Encoding {

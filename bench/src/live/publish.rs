@@ -84,9 +84,9 @@ pub async fn repeat(end: Instant, mut once: impl AsyncFnMut(u64) -> io::Result<(
 }
 
 async fn over_http(args: &LiveArgs, end: Instant) -> io::Result<Vec<u64>> {
-    let mut stream = TcpStream::connect(args.endpoint).await?;
+    let mut stream = TcpStream::connect(args.first()).await?;
     stream.set_nodelay(true)?;
-    let head = http::head(args.endpoint, &args.api_key);
+    let head = http::head(args.first(), &args.api_key);
     let mut buffer = vec![0; 4 << 10];
     repeat(end, async |n| {
         let request = http::request(&head, &args.channel, &wire::data(Marks { n, t: 0 }, args.size));
@@ -109,9 +109,9 @@ async fn over_http(args: &LiveArgs, end: Instant) -> io::Result<Vec<u64>> {
 
 async fn over_websocket(args: &LiveArgs, end: Instant) -> io::Result<Vec<u64>> {
     let encoding = args.encoding();
-    let mut stream = TcpStream::connect(args.endpoint).await?;
+    let mut stream = TcpStream::connect(args.first()).await?;
     stream.set_nodelay(true)?;
-    stream.write_all(&wire::upgrade(&args.endpoint.to_string(), &args.path, encoding)).await?;
+    stream.write_all(&wire::upgrade(&args.first().to_string(), &args.path, encoding)).await?;
     let (mut have, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
     let handshake = loop {
         let len = stream.read(&mut buffer).await?;

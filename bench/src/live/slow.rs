@@ -63,7 +63,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let base = now();
     let per_part = (args.seconds * args.rate) as u64;
     let every = Duration::from_secs_f64(1.0 / args.rate);
-    let (size, mut publisher) = (args.size, Publisher::connect(args.endpoint, &args.api_key, &args.channel)?);
+    let (size, mut publisher) = (args.size, Publisher::connect(args.first(), &args.api_key, &args.channel)?);
     // On a separate thread, so that a delivery never waits for a publication.
     let publishing = std::thread::spawn(move || {
         for n in 0..2 * per_part {

@@ -67,7 +67,7 @@ pub fn connect(args: &LiveArgs) -> io::Result<serde_json::Value> {
 pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let mut swarm = Swarm::new(args.options(), args.sessions)?;
     open_all(&mut swarm, args.window, &mut |_, _| {})?;
-    let mut publisher = Publisher::connect(args.endpoint, &args.api_key, &args.channel)?;
+    let mut publisher = Publisher::connect(args.first(), &args.api_key, &args.channel)?;
     let mut next = vec![0u64; args.sessions];
     let mut wrong = 0u64;
     let mut follow = |number: usize, happening: Happening| {

@@ -21,8 +21,8 @@ const PER_ADDRESS: usize = 10_000;
 /// Options of the sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Address of the endpoint.
-    pub address: SocketAddr,
+    /// Addresses of the endpoints. The sessions take turns.
+    pub addresses: Vec<SocketAddr>,
     /// Path of the WebSocket.
     pub path: String,
     /// Encoding.
@@ -107,6 +107,11 @@ impl Swarm {
         })
     }
 
+    /// The endpoint of a session. The options have at least one.
+    fn address(&self, number: usize) -> SocketAddr {
+        self.options.addresses[number % self.options.addresses.len()]
+    }
+
     /// The number of sessions, open or not.
     pub fn len(&self) -> usize {
         self.sessions.len()
@@ -136,12 +141,13 @@ impl Swarm {
         sockopt::set_tcp_nodelay(&socket, true)?;
         // A reset drops the connection at once, as a network failure would, and frees the port.
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
-        if self.options.address.ip().is_loopback() {
+        let address = self.address(number);
+        if address.ip().is_loopback() {
             let last = 2 + number / PER_ADDRESS;
             let own = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, u8::try_from(last).map_err(bad)?), 0);
             net::bind(&socket, &own)?;
         }
-        match net::connect(&socket, &self.options.address) {
+        match net::connect(&socket, &address) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(e) => return Err(e.into()),
         }
@@ -225,7 +231,7 @@ impl Swarm {
             return handler(number, Happening::Ready(None));
         }
         self.sessions[number].stage = Stage::Upgrading;
-        let asks = wire::upgrade(&self.options.address.to_string(), &self.options.path, self.options.encoding);
+        let asks = wire::upgrade(&self.address(number).to_string(), &self.options.path, self.options.encoding);
         self.write(number, &asks, handler);
     }
 

@@ -143,7 +143,7 @@ fn print_report(what: &serde_json::Value) -> io::Result<()> {
 pub fn run(args: &WatchArgs) -> io::Result<serde_json::Value> {
     let encoding = super::encoding_of(args.format);
     let options = Options {
-        address: args.endpoint,
+        addresses: vec![args.endpoint],
         path: "/connection/websocket".into(),
         encoding,
         token: args.token.clone(),
