@@ -265,6 +265,9 @@ impl Front {
                 part.remove(&name);
             }
         }
+        for node in 0..self.homes.len() {
+            self.watch_queued(NodeIndex(node as u16));
+        }
         for name in std::mem::take(&mut *self.failed.lock()) {
             if let Some(entry) = self.part(&name).lock().get_mut(&name) {
                 self.watch(&name, entry);

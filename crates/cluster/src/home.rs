@@ -149,7 +149,11 @@ impl Home {
     }
 
     pub(crate) fn on_unwatch(&self, node: NodeIndex, frame: WatchNumber) {
-        let name = self.front(node).lock().watches.remove(&frame.number);
+        let name = {
+            let mut front = self.front(node).lock();
+            front.listed.remove(&frame.number);
+            front.watches.remove(&frame.number)
+        };
         if let Some(name) = name {
             self.remove(node, frame.number, &name);
         }

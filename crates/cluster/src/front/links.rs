@@ -75,9 +75,10 @@ impl HomeLink {
         }
     }
 
-    /// Whether one more watch may be sent now.
+    /// Whether one more watch may be sent now. The lists of members that follow must not fill the
+    /// outbox.
     pub(super) fn may_watch(&self) -> bool {
-        self.is_up() && self.unanswered < UNANSWERED_MAX
+        self.outbox.as_ref().is_some_and(|outbox| self.unanswered < UNANSWERED_MAX && !outbox.is_half_full())
     }
 
     pub(super) fn enqueue(&mut self, channel: &Arc<str>) {
@@ -118,7 +119,8 @@ impl HomeLink {
     /// Sends a request. Requests on one link arrive in their order.
     pub(super) fn request(&mut self, number: u64, frame: Bytes) -> Result<oneshot::Receiver<Answer>, ChannelError> {
         let outbox = self.outbox.as_ref().ok_or(ChannelError::HomeUnreachable)?;
-        if self.requests.len() >= REQUESTS_MAX {
+        // A home that reads slowly refuses requests instead of losing the link.
+        if self.requests.len() >= REQUESTS_MAX || outbox.is_half_full() {
             return Err(ChannelError::Busy);
         }
         if !outbox.send(frame) {

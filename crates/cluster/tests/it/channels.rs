@@ -288,6 +288,28 @@ async fn a_busy_front_stops_reading_and_misses_nothing() {
 }
 
 #[tokio::test]
+async fn a_home_that_does_not_read_refuses_publications_and_keeps_the_link() {
+    let [home, one, _two] = cluster(&Hub::default()).await;
+    home.sessions.busy.send_replace(true);
+    let body = "x".repeat(100_000);
+    let mut accepted = Vec::new();
+    let refused = loop {
+        match submit(&one, "c", &body).await {
+            Ok(publication) => accepted.push(publication),
+            Err(error) => break error,
+        }
+        assert!(accepted.len() < 100, "more than the outbox");
+    };
+    assert_eq!(refused, ChannelError::Busy);
+    assert!(one.is_up("home"));
+    home.sessions.busy.send_replace(false);
+    for publication in accepted {
+        publication.committed().await.expect("committed");
+    }
+    assert_eq!(one.link("home").established, 1);
+}
+
+#[tokio::test]
 async fn a_channel_without_subscribers_is_unwatched_later() {
     let [home, one, _two] = cluster(&Hub::default()).await;
     let attached = attach(&one, "c", Some(BOUNDS)).await;
