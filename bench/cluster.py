@@ -24,7 +24,7 @@ def cluster(scratch):
     try:
         for name, port in zip(NODES, ports):
             settings = ["live.publish_rate=0", f"cluster.name={name}", f"cluster.nodes={nodes}", "cluster.homes=home",
-                        "cluster.secret=the secret of benchmarks", f"cluster.listen=127.0.0.1:{links[name]}"]
+                        "cluster.secret=the-secret-of-benchmarks", f"cluster.listen=127.0.0.1:{links[name]}"]
             extra = ["--live-listen", f"127.0.0.1:{port}", "--live-config", str(config)]
             extra += [part for setting in settings for part in ("--set", setting)]
             servers.append(Server("steadfast", directory / name, extra).start())
