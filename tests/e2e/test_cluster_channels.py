@@ -133,7 +133,7 @@ def test_a_killed_home_costs_no_session_and_no_publication(nodes, tmp_path):
     asyncio.run(run())
 
 
-def test_a_home_that_hangs_is_found_and_nothing_is_missed(nodes, tmp_path):
+def test_a_front_that_hangs_is_found_and_misses_nothing(nodes, tmp_path):
     home, one, two = nodes.make_live(tmp_path)
 
     async def run():

@@ -6,7 +6,8 @@
 //! It never loses or repeats a frame in its middle.
 //!
 //! The list of homes is configuration and equal on all nodes ([`Roster`]). A channel's home follows
-//! from its name and that list.
+//! from its name and that list. [`Channels`] are the channels of all nodes: `home` has those of
+//! this node, and `front` those of other nodes with subscribers here.
 
 mod channels;
 mod door;

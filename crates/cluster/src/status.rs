@@ -25,7 +25,7 @@ pub struct LinkStatus {
     pub round_trip_us: Option<u64>,
     /// Bytes that wait to be sent.
     pub outbox_bytes: u64,
-    /// Links that came up since the start.
+    /// Links established since the start.
     pub established: u64,
     /// Frames received since the start.
     pub frames_received: u64,

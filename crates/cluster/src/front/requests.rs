@@ -34,7 +34,7 @@ type SharedAnswer = Shared<BoxFuture<'static, Result<Arc<History>, ChannelError>
 
 /// A history request under way, shared by all sessions that need the same.
 pub(super) struct Question {
-    /// The watch during which it was asked.
+    /// The watch during which it was sent.
     number: u64,
     query: WireHistoryQuery,
     answer: SharedAnswer,

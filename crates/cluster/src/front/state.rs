@@ -1,5 +1,5 @@
-//! What a front knows about a channel of another node. The rules are in `docs/cluster.md`; they
-//! were checked exhaustively.
+//! What a front knows about a channel of another node. Decision 0076 has the rules, which were
+//! checked exhaustively.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) struct FrontChannel {
     /// The front has all publications up to this position. It survives the link.
     known: Option<Position>,
     tail: Tail,
-    /// The home was asked for the tail since it was last empty.
+    /// The tail was requested from the home since it was last empty.
     tail_requested: bool,
     /// Why the last watch failed.
     failed: Option<ChannelError>,
@@ -163,8 +163,8 @@ impl FrontChannel {
             if self.sabotage != ClusterSabotage::TailOverEpoch || !other_epoch {
                 self.clear_tail();
             }
-            let untold = self.sabotage == ClusterSabotage::NoResetOnEpoch && other_epoch;
-            catchup.reset = Some(position).filter(|_| !untold);
+            let silent = self.sabotage == ClusterSabotage::NoResetOnEpoch && other_epoch;
+            catchup.reset = Some(position).filter(|_| !silent);
             self.known = Some(position);
         } else {
             // Without a known position there are no missed publications.
