@@ -134,7 +134,6 @@ struct Cluster {
 }
 
 struct ChannelsShared {
-    store: Store,
     home: Arc<Home>,
     cluster: Option<Cluster>,
 }
@@ -146,19 +145,19 @@ pub struct Channels(Arc<ChannelsShared>);
 impl Channels {
     /// The channels of a process without a cluster.
     pub fn alone(store: Store, env: Env) -> Self {
-        let home = Home::new(0, store.clone(), &ChannelsOptions::default(), env);
-        Self(Arc::new(ChannelsShared { store, home, cluster: None }))
+        let home = Home::new(0, Some(store), &ChannelsOptions::default(), env);
+        Self(Arc::new(ChannelsShared { home, cluster: None }))
     }
 
-    /// The channels of a node.
-    pub fn new(store: Store, roster: Arc<Roster>, options: &ChannelsOptions, env: Env) -> Self {
+    /// The channels of a node. A node that is not among the homes needs no store.
+    pub fn new(store: Option<Store>, roster: Arc<Roster>, options: &ChannelsOptions, env: Env) -> Self {
         let nodes = roster.nodes().count();
-        let home = Home::new(nodes, store.clone(), options, env.clone());
+        let home = Home::new(nodes, store, options, env.clone());
         home.start_expiry(&env);
         let sink: Arc<dyn ChannelSink> = home.clone();
-        store.set_channel_sink(&sink);
+        home.set_sink(&sink);
         let front = Front::new(nodes, options, env);
-        Self(Arc::new(ChannelsShared { store, home, cluster: Some(Cluster { roster, front }) }))
+        Self(Arc::new(ChannelsShared { home, cluster: Some(Cluster { roster, front }) }))
     }
 
     /// Sets the sessions, which get the publications.
@@ -168,7 +167,7 @@ impl Channels {
             Some(cluster) => cluster.front.set_sessions(sessions),
             None => {
                 let sink: Arc<dyn ChannelSink> = sessions.clone();
-                self.0.store.set_channel_sink(&sink);
+                self.0.home.set_sink(&sink);
             }
         }
     }
@@ -191,7 +190,7 @@ impl Channels {
     /// Those of the store.
     pub fn open(&self, channel: &str) -> Result<Channel, ChannelError> {
         Ok(match self.remote(channel) {
-            None => Channel::Local(self.0.store.channel(channel)?),
+            None => Channel::Local(self.0.home.open(channel)?),
             Some((front, home)) => Channel::Remote(RemoteChannel { front: front.clone(), name: channel.into(), home }),
         })
     }

@@ -71,7 +71,8 @@ struct FrontLink {
 pub(crate) struct Home {
     me: Weak<Self>,
     env: Env,
-    disks: Store,
+    /// `None`: this node is the home of no channel.
+    disks: Option<Store>,
     keys: Keys,
     sessions: OnceLock<Arc<dyn Sessions>>,
     watchers: Watchers,
@@ -86,7 +87,7 @@ pub(crate) struct Home {
 
 impl Home {
     /// The home of channels on the disks of `store`, in a cluster of that many nodes.
-    pub(crate) fn new(nodes: usize, store: Store, options: &ChannelsOptions, env: Env) -> Arc<Self> {
+    pub(crate) fn new(nodes: usize, store: Option<Store>, options: &ChannelsOptions, env: Env) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             keys: Keys::new(env.clone()),
@@ -104,6 +105,22 @@ impl Home {
 
     pub(crate) fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
         let _ = self.sessions.set(sessions.clone());
+    }
+
+    /// Sets the receiver of the publications that the store delivers.
+    pub(crate) fn set_sink(&self, sink: &Arc<dyn ChannelSink>) {
+        if let Some(store) = &self.disks {
+            store.set_channel_sink(sink);
+        }
+    }
+
+    /// A channel on the disks of this node.
+    ///
+    /// # Errors
+    /// Those of the store. A front without disks is the home of no channel.
+    pub(crate) fn open(&self, channel: &str) -> Result<ChannelHandle, ChannelError> {
+        let store = self.disks.as_ref().ok_or(ChannelError::HomeUnreachable)?;
+        Ok(store.channel(channel)?)
     }
 
     /// Completes when the sessions of this node keep up; `None`: they do.
@@ -183,7 +200,7 @@ impl Home {
                 Ok(answer) => {
                     if home.sabotage == ClusterSabotage::ReadBeforeWatch {
                         home.env.sleep(LATE).await;
-                        let handle = home.disks.channel(&name).ok();
+                        let handle = home.open(&name).ok();
                         home.add(&name, Watcher { node, number, outbox: outbox.clone() }, handle.as_ref());
                     }
                     answer
@@ -214,7 +231,7 @@ impl Home {
         name: &Arc<str>,
         watch: &Watch,
     ) -> Result<Watched, ChannelError> {
-        let handle = self.disks.channel(name)?;
+        let handle = self.open(name)?;
         let answer =
             |position: Position| Watched { number: watch.number, position: position.into(), ..Watched::default() };
         let watcher = || Watcher { node, number: watch.number, outbox: outbox.clone() };

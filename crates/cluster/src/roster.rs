@@ -27,6 +27,8 @@ pub struct Roster {
     nodes: Vec<NodeAddress>,
     own: NodeIndex,
     homes: Ring<NodeIndex>,
+    /// Homes of channels by the beginning of their names, which the ring does not decide.
+    pinned: Vec<(String, NodeIndex)>,
     home_names: Vec<String>,
     homes_hash: [u8; 32],
 }
@@ -71,7 +73,30 @@ impl Roster {
             hash.update((home.len() as u64).to_be_bytes());
             hash.update(home);
         }
-        Ok(Self { own, homes: ring, home_names: homes.to_vec(), homes_hash: hash.finalize().into(), nodes })
+        let (home_names, homes_hash) = (homes.to_vec(), hash.finalize().into());
+        Ok(Self { own, homes: ring, pinned: Vec::new(), home_names, homes_hash, nodes })
+    }
+
+    /// Gives all channels whose names begin with `prefix` one home, instead of that of the ring.
+    ///
+    /// # Errors
+    /// The node is not among the homes; the message is for operators.
+    pub fn pin(&mut self, prefix: &str, home: &str) -> Result<(), String> {
+        let node = self.find(home).filter(|_| self.home_names.iter().any(|name| name == home));
+        let node = node.ok_or_else(|| format!("{home:?} is not among the homes: {}", self.home_names.join(", ")))?;
+        let mut hash = Sha256::new_with_prefix(self.homes_hash);
+        for part in [prefix, home] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        self.homes_hash = hash.finalize().into();
+        self.pinned.push((prefix.to_owned(), node));
+        Ok(())
+    }
+
+    /// Whether this node is a home. Other nodes are fronts only.
+    pub fn is_home(&self) -> bool {
+        self.home_names.iter().any(|name| name == self.name(self.own))
     }
 
     /// This node.
@@ -107,10 +132,14 @@ impl Roster {
     /// The home of a channel. It takes no lock.
     #[inline]
     pub fn home(&self, channel: &str) -> NodeIndex {
+        if let Some((_, home)) = self.pinned.iter().find(|(prefix, _)| channel.starts_with(prefix)) {
+            return *home;
+        }
         self.homes.load().home(channel.as_bytes()).copied().unwrap_or(self.own)
     }
 
-    /// A hash of the list of homes. Nodes with different lists would give one channel two homes.
+    /// A hash of the list of homes and of the pinned channels. Nodes with different ones would give
+    /// one channel two homes.
     pub(crate) fn homes_hash(&self) -> &[u8; 32] {
         &self.homes_hash
     }
@@ -156,6 +185,21 @@ mod tests {
             let error = Roster::new(own, nodes, &homes).expect_err(expected);
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn pinned_channels_have_the_named_home() {
+        let roster = || Roster::new("front", nodes(&["a", "b", "front"]), &names(&["a", "b"])).expect("valid");
+        let mut pinned = roster();
+        pinned.pin("files:/", "b").expect("a home");
+        assert!(pinned.pin("others:/", "front").expect_err("no home").contains("a, b"));
+        for n in 0..100 {
+            assert_eq!(pinned.name(pinned.home(&format!("files:/{n}"))), "b");
+            assert_eq!(pinned.home(&format!("room:{n}")), roster().home(&format!("room:{n}")));
+        }
+        assert_ne!(pinned.homes_hash(), roster().homes_hash());
+        assert!(!roster().is_home());
+        assert!(Roster::new("a", nodes(&["a"]), &names(&["a"])).expect("valid").is_home());
     }
 
     #[test]

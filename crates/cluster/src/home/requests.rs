@@ -206,7 +206,7 @@ impl Home {
     fn handle(&self, channel: &str) -> Result<ChannelHandle, ChannelError> {
         match self.watchers.handle(channel) {
             Some(handle) => Ok(handle),
-            None => Ok(self.disks.channel(channel)?),
+            None => self.open(channel),
         }
     }
 

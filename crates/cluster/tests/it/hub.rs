@@ -205,7 +205,7 @@ impl Hub {
 
     pub(crate) async fn start_with(&self, roster: Roster, secret: &str, store: Store) -> Node {
         let (own, roster) = (roster.address(roster.own()).to_owned(), Arc::new(roster));
-        let channels = Channels::new(store, roster.clone(), &options(), Env::tokio());
+        let channels = Channels::new(Some(store), roster.clone(), &options(), Env::tokio());
         let sessions = Arc::new(Recorder::default());
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);

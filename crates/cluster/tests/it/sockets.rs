@@ -36,7 +36,7 @@ fn tls(pem: &str) -> PinnedTls {
 async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tls: Option<PinnedTls>) -> Links {
     let env = Env::tokio();
     let roster = Arc::new(Roster::new(own, nodes.to_vec(), &["a".to_owned()]).expect("a roster"));
-    let channels = Channels::new(store().await, roster.clone(), &ChannelsOptions::default(), env.clone());
+    let channels = Channels::new(Some(store().await), roster.clone(), &ChannelsOptions::default(), env.clone());
     let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: 1 << 20 };
     let links = Links::new(options, Arc::new(channels), env.clone());
     let door = ClusterDoor::new(links.clone(), env.clone());

@@ -301,6 +301,13 @@ impl LiveConfig {
         }
     }
 
+    /// The beginning of the channel names of each namespace, with its options.
+    pub fn all_options(&self) -> impl Iterator<Item = (String, &NamespaceOptions)> {
+        let boundary = &self.channel.namespace_boundary;
+        let named = self.channel.namespaces.iter().map(move |n| (format!("{}{boundary}", n.name), &n.options));
+        std::iter::once((String::new(), &self.channel.without_namespace)).chain(named)
+    }
+
     /// The options of a channel; `None` if its namespace is not configured.
     pub fn namespace_of(&self, channel: &str) -> Option<&NamespaceOptions> {
         match self.split(channel).0 {

@@ -122,6 +122,9 @@ pub struct NamespaceOptions {
     /// The depth of directories below the prefix that have their own channels. The channel `/` gets
     /// all events.
     pub mirror_depth: usize,
+    /// The node of the cluster that has the bucket, and is the home of these channels. It may be
+    /// empty where the cluster has one home.
+    pub mirror_home: String,
 }
 
 /// Checks a `publication_data_format`.
@@ -203,8 +206,9 @@ impl NamespaceOptions {
         if !self.mirror_bucket.is_empty() && !self.has_history() {
             return Err("mirror_bucket needs history_size and history_ttl, where events are kept".to_owned());
         }
-        if self.mirror_bucket.is_empty() && (self.mirror_depth > 0 || !self.mirror_prefix.is_empty()) {
-            return Err("mirror_prefix and mirror_depth need mirror_bucket".to_owned());
+        let others = self.mirror_depth > 0 || !self.mirror_prefix.is_empty() || !self.mirror_home.is_empty();
+        if self.mirror_bucket.is_empty() && others {
+            return Err("mirror_prefix, mirror_depth and mirror_home need mirror_bucket".to_owned());
         }
         if self.mirror_depth > MIRROR_DEPTH_MAX {
             return Err(format!("mirror_depth: use {MIRROR_DEPTH_MAX} at most"));

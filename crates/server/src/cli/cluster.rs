@@ -36,7 +36,8 @@ struct RingArgs {
 /// Runs the command.
 pub fn run(args: ClusterArgs) -> Result<(), Failure> {
     let ClusterCommand::Ring(args) = args.command;
-    let roster = args.config.load(&[])?.cluster.roster()?;
+    let config = args.config.load(&[])?;
+    let roster = config.roster(&config.live_options()?)?;
     let home = roster.as_ref().map(|roster| {
         let home = roster.home(&args.channel);
         (roster.name(home), roster.address(home))

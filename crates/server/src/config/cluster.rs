@@ -3,8 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use steadfast_cluster::{NodeAddress, Roster};
+use steadfast_live::LiveConfig;
 use toml::de::DeValue;
 
+use super::Config;
 use super::error::nearest;
 use super::kinds::read_list;
 use super::setting::{Input, Setting, list};
@@ -71,6 +73,63 @@ impl Setting for ClusterHomes {
 
     fn to_toml(&self) -> String {
         format!("[{}]", self.0.iter().map(Setting::to_toml).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Config {
+    /// The nodes, with the homes of channels that mirror buckets; `None` without a cluster.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub(crate) fn roster(&self, live: &LiveConfig) -> Result<Option<Roster>, String> {
+        let Some(mut roster) = self.cluster.roster()? else { return Ok(None) };
+        for (begins, options) in live.all_options().filter(|(_, options)| !options.mirror_bucket.is_empty()) {
+            let (bucket, home) = (&options.mirror_bucket, &options.mirror_home);
+            if !home.is_empty() {
+                roster
+                    .pin(&format!("{begins}/"), home)
+                    .map_err(|e| format!("live.channel: mirror_home of the bucket {bucket:?}: {e}"))?;
+            } else if roster.homes().len() > 1 {
+                return Err(format!(
+                    "live.channel: set mirror_home beside mirror_bucket = {bucket:?}: the name of the home that has the bucket"
+                ));
+            }
+        }
+        Ok(Some(roster))
+    }
+
+    /// Whether the node has no pool: it is a front of a cluster and no home.
+    ///
+    /// # Errors
+    /// The first mistake in the list of nodes.
+    pub(crate) fn is_front(&self) -> Result<bool, String> {
+        Ok(self.cluster.roster()?.is_some_and(|roster| !roster.is_home()))
+    }
+
+    /// Checks that the configuration of a front names no disks of a pool.
+    ///
+    /// # Errors
+    /// The first setting that needs a pool.
+    pub(super) fn check_front(&self) -> Result<(), String> {
+        if !self.is_front()? {
+            return Ok(());
+        }
+        let data = &self.data;
+        let named = [
+            ("data.pool", data.pool.is_some()),
+            ("data.disks", !data.disks.0.is_empty()),
+            ("data.stripe", !data.stripe.0.is_empty()),
+            ("superdisk.fast", !self.superdisk.fast.0.is_empty()),
+            ("data.restored", data.restored),
+            ("edge.buckets", !self.edge.buckets.0.is_empty()),
+        ];
+        match named.into_iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => Err(format!(
+                "{name}: cluster.homes does not name this node, so it has no pool: remove this setting, or add the node to \
+                 cluster.homes"
+            )),
+            None => Ok(()),
+        }
     }
 }
 
@@ -200,6 +259,37 @@ mod tests {
         assert_eq!(config.read_secret().expect("read"), b"fedcba9876543210");
         file.close().expect("removed");
         assert!(config.read_secret().expect_err("missing").contains("cluster.secret_file"));
+    }
+
+    #[test]
+    fn channels_that_mirror_a_bucket_have_a_named_home() {
+        let two = GOOD.replace("homes = [\"a\"]", "homes = [\"a\", \"b\"]");
+        let mirror =
+            "[live.channel.without_namespace]\nhistory_size = 1\nhistory_ttl = \"1h\"\nmirror_bucket = \"media\"\n";
+        let roster = |nodes: &str, home: &str| {
+            let config = parse(&format!("{nodes}{mirror}{home}")).expect("valid");
+            config.roster(&config.channels).map(|roster| roster.expect("a cluster"))
+        };
+        let roster_of = |home| roster(&two, &format!("mirror_home = \"{home}\""));
+        for home in ["a", "b"] {
+            let roster = roster_of(home).expect("valid");
+            assert_eq!([roster.name(roster.home("/")), roster.name(roster.home("/x"))], [home, home]);
+        }
+        assert!(roster_of("c").expect_err("no home").contains("is not among the homes"));
+        assert!(roster(&two, "").expect_err("which home").contains("set mirror_home"));
+        assert!(roster(GOOD, "").is_ok());
+    }
+
+    #[test]
+    fn a_front_has_no_pool() {
+        let front = GOOD.replace("name = \"a\"\nsecret", "name = \"b\"\nsecret");
+        assert!(parse(&front).expect("valid").is_front().expect("valid"));
+        assert!(!parse(GOOD).expect("valid").is_front().expect("valid"));
+        assert!(!parse("").expect("valid").is_front().expect("valid"));
+        for setting in ["[data]\npool = \"p\"", "[data]\nrestored = true", "[superdisk]\nfast = [\"f\"]"] {
+            let error = parse(&format!("{front}{setting}\n")).expect_err(setting).to_string();
+            assert!(error.contains("has no pool"), "{error}");
+        }
     }
 
     #[test]

@@ -344,6 +344,7 @@ sections! {
         /// text, NAME=HOST:PORT separated by commas.
         nodes: ClusterNodes = ClusterNodes::default();
         /// Names of the nodes that are homes of channels. The order must be the same on all nodes.
+        /// Other nodes are fronts: they have no pool.
         homes: ClusterHomes = ClusterHomes::default();
         /// Address to listen on for links. Empty: the port of this node's address, on all
         /// interfaces.

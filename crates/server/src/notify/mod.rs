@@ -21,6 +21,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
+use steadfast_cluster::{ChannelError, Channels};
 use steadfast_flow::Env;
 use steadfast_live::protocol::message::Publication;
 use steadfast_live::{Node, Submission, from_stored, to_stored};
@@ -80,6 +81,7 @@ impl PublishedOffsets {
 /// Forwards events; see the module.
 pub(crate) struct Forwarder {
     store: Store,
+    channels: Channels,
     node: Option<Arc<Node>>,
     mirrors: Mirrors,
     webhooks: Arc<WebhookQueues>,
@@ -111,14 +113,14 @@ impl Forwarder {
     pub(crate) fn new(
         config: &Config,
         store: &Store,
-        node: Option<Arc<Node>>,
+        (node, channels): (Option<Arc<Node>>, Channels),
         region: String,
         env: &Env,
     ) -> Result<Self, String> {
-        let mirrors = node.as_ref().map(|node| Mirrors::of(node.config())).unwrap_or_default();
+        let mirrors = node.as_ref().map(|node| Mirrors::of(node.config(), &config.cluster.name)).unwrap_or_default();
         let webhooks = Arc::new(WebhookQueues::new(&config.events, store, env)?);
         let together_max = config.events.waiting.max(BATCH_MAX);
-        Ok(Self { store: store.clone(), node, mirrors, webhooks, region, together_max, env: env.clone() })
+        Ok(Self { store: store.clone(), channels, node, mirrors, webhooks, region, together_max, env: env.clone() })
     }
 
     /// Forwards events until `stop` is set. The receiver completes at the end. Remaining events are
@@ -264,9 +266,16 @@ impl Forwarder {
         if !known.contains_key(&name) {
             let mut shown: HashMap<String, PublishedOffsets> = HashMap::new();
             let query = HistoryQuery { since: None, limit: DEDUP_SCAN_MAX, reverse: true };
-            let history = match self.store.channel(&name) {
-                Ok(channel) => channel.history(query).await,
-                Err(e) => Err(e),
+            // The queues of webhooks are always in this node's store.
+            let history = match &delivery.to {
+                To::Channel(_) => match self.channels.open(&name) {
+                    Ok(channel) => channel.history_within(query, usize::MAX).await,
+                    Err(e) => Err(e),
+                },
+                To::Webhook(_) => match self.store.channel(&name) {
+                    Ok(channel) => channel.history(query).await.map_err(ChannelError::from),
+                    Err(e) => Err(e.into()),
+                },
             };
             match history {
                 Ok(history) => {
@@ -276,7 +285,11 @@ impl Forwarder {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(channel = name, %error, "events may be published twice: the history of the channel cannot be read")
+                    tracing::warn!(
+                        channel = name,
+                        ?error,
+                        "events may be published twice: the history of the channel cannot be read"
+                    )
                 }
             }
             known.insert(name.clone(), shown);

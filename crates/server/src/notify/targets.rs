@@ -96,12 +96,11 @@ struct Mirror {
 }
 
 impl Mirrors {
-    /// The mirrors of a configuration.
-    pub(crate) fn of(config: &LiveConfig) -> Self {
-        let named = config.channel.namespaces.iter();
-        let named = named.map(|n| (format!("{}{}", n.name, config.channel.namespace_boundary), &n.options));
-        let all = std::iter::once((String::new(), &config.channel.without_namespace)).chain(named);
-        let of = all.filter(|(_, options)| !options.mirror_bucket.is_empty()).map(|(begins, options)| Mirror {
+    /// The mirrors of buckets of the named node; without a cluster the name is empty.
+    pub(crate) fn of(config: &LiveConfig, node: &str) -> Self {
+        let is_here = |home: &str| node.is_empty() || home.is_empty() || home == node;
+        let all = config.all_options().filter(|(_, options)| !options.mirror_bucket.is_empty());
+        let of = all.filter(|(_, options)| is_here(&options.mirror_home)).map(|(begins, options)| Mirror {
             begins,
             bucket: options.mirror_bucket.clone(),
             prefix: options.mirror_prefix.clone(),
@@ -172,7 +171,7 @@ mod tests {
     fn mirrors(options: &str) -> Mirrors {
         let text =
             format!("[[live.channel.namespaces]]\nname = \"files\"\nhistory_size = 9\nhistory_ttl = \"1h\"\n{options}");
-        Mirrors::of(&crate::config::parse(&text).expect("valid").channels)
+        Mirrors::of(&crate::config::parse(&text).expect("valid").channels, "a")
     }
 
     #[test]
@@ -189,5 +188,7 @@ mod tests {
         assert_eq!(rooms.channels("b", &long), ["files:/"]);
         assert_eq!(rooms.mirrored(), [Mirrored { bucket: "b".into(), prefix: "rooms/".into() }]);
         assert!(mirrors("").mirrored().is_empty());
+        assert_eq!(mirrors("mirror_bucket = \"b\"\nmirror_home = \"a\"").mirrored().len(), 1);
+        assert!(mirrors("mirror_bucket = \"b\"\nmirror_home = \"other\"").mirrored().is_empty());
     }
 }

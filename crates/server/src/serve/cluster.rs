@@ -9,6 +9,7 @@ use steadfast_cluster::{
     Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Roster, Transport,
 };
 use steadfast_flow::{Connection, Env};
+use steadfast_live::LiveConfig;
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
@@ -70,8 +71,8 @@ impl ClusterPort {
     ///
     /// # Errors
     /// An invalid setting, or the operating system's error, as a message.
-    pub(super) async fn bind(config: &Config, env: &Env) -> Result<Option<Self>, String> {
-        let Some(roster) = config.cluster.roster()? else { return Ok(None) };
+    pub(super) async fn bind(config: &Config, live: &LiveConfig, env: &Env) -> Result<Option<Self>, String> {
+        let Some(roster) = config.roster(live)? else { return Ok(None) };
         let pinned = pinned(config)?;
         let timeout = config.limits.header_timeout;
         let tls = pinned.as_ref().map(|tls| Tls { acceptor: tls.acceptor(), timeout });
@@ -111,18 +112,27 @@ impl ClusterPort {
 }
 
 /// The channels of this node, and with a cluster those of other nodes.
-pub(super) fn channels(config: &Config, port: Option<&ClusterPort>, store: &Store, env: &Env) -> Channels {
+///
+/// # Errors
+/// Neither a store nor a cluster is given, as a message.
+pub(super) fn channels(
+    config: &Config,
+    port: Option<&ClusterPort>,
+    store: Option<&Store>,
+    env: &Env,
+) -> Result<Channels, String> {
     let cluster = &config.cluster;
-    match port {
-        None => Channels::alone(store.clone(), env.clone()),
-        Some(port) => {
+    match (port, store) {
+        (None, None) => Err("a server without a cluster needs a pool".to_owned()),
+        (None, Some(store)) => Ok(Channels::alone(store.clone(), env.clone())),
+        (Some(port), store) => {
             let options = ChannelsOptions {
                 tail_bytes_max: cluster.tails.0,
                 outbox_bytes_max: cluster.outbox.0,
                 node_ttl: cluster.node_ttl,
                 ..ChannelsOptions::default()
             };
-            Channels::new(store.clone(), port.roster.clone(), &options, env.clone())
+            Ok(Channels::new(store.cloned(), port.roster.clone(), &options, env.clone()))
         }
     }
 }

@@ -9,7 +9,7 @@ use steadfast_flow::BoxFuture;
 use super::edge;
 use super::membership::Membership;
 use super::snapshots::Snapshots;
-use super::state::State;
+use super::state::{NO_POOL, State};
 use crate::admin::Source;
 use crate::control::{Command, Commands, ProgressReporter};
 
@@ -20,18 +20,23 @@ pub struct ServerCommands {
     /// Snapshot commands.
     pub snapshots: Snapshots,
     /// Disk commands.
-    pub membership: Membership,
+    /// `None`: the node has no pool.
+    pub membership: Option<Membership>,
     /// The buckets with an origin.
     pub edge: Option<Edge>,
 }
 
 impl ServerCommands {
+    fn membership(&self) -> Result<&Membership, String> {
+        self.membership.as_ref().ok_or_else(|| NO_POOL.to_owned())
+    }
+
     fn edge(&self) -> Result<&Edge, String> {
         self.edge.as_ref().ok_or_else(|| "no bucket has an origin: see edge.buckets".to_owned())
     }
 
     async fn waited(&self, wait: bool, reporter: &ProgressReporter) -> Result<Value, String> {
-        if wait { self.membership.follow(reporter).await } else { Ok(self.membership.result(None)) }
+        if wait { self.membership()?.follow(reporter).await } else { Ok(self.membership()?.result(None)) }
     }
 }
 
@@ -40,43 +45,46 @@ impl Commands for ServerCommands {
         Box::pin(async move {
             match command {
                 Command::Status {} => Ok(self.state.status()),
-                Command::SnapshotCreate { name } => self.snapshots.create(&self.state.store()?, &name).await,
-                Command::SnapshotList {} => Ok(self.snapshots.list(&self.state.store()?)),
-                Command::SnapshotDelete { name } => self.snapshots.delete(&self.state.store()?, &name).await,
+                Command::SnapshotCreate { name } => {
+                    self.snapshots.create(self.state.pool()?.engine.store(), &name).await
+                }
+                Command::SnapshotList {} => Ok(self.snapshots.list(self.state.pool()?.engine.store())),
+                Command::SnapshotDelete { name } => {
+                    self.snapshots.delete(self.state.pool()?.engine.store(), &name).await
+                }
                 Command::SnapshotExport { name, since, to, bytes_s } => {
-                    self.snapshots.export(&self.state.store()?, (name, since), &to, bytes_s, &reporter).await
+                    self.snapshots
+                        .export(self.state.pool()?.engine.store(), (name, since), &to, bytes_s, &reporter)
+                        .await
                 }
                 Command::SnapshotRestore { name, from, overwrite } => {
-                    self.snapshots.restore(&self.state.store()?, &name, &from, overwrite, &reporter).await
+                    self.snapshots.restore(self.state.pool()?.engine.store(), &name, &from, overwrite, &reporter).await
                 }
-                Command::Scrub { action } => {
-                    let engine = self.state.engine().ok_or("the server is starting or stopping: try again")?;
-                    engine.scrub(action)
-                }
+                Command::Scrub { action } => self.state.pool()?.engine.scrub(action),
                 Command::DiskAdd { path, wait } => {
-                    self.membership.add(&path, None).await?;
+                    self.membership()?.add(&path, None).await?;
                     self.waited(wait, &reporter).await
                 }
                 Command::DiskDrain { disk, wait } => {
-                    self.membership.drain(disk).await?;
+                    self.membership()?.drain(disk).await?;
                     self.waited(wait, &reporter).await
                 }
                 Command::DiskReplace { old, new, wait } => {
-                    self.membership.add(&new, Some(old)).await?;
+                    self.membership()?.add(&new, Some(old)).await?;
                     self.waited(wait, &reporter).await
                 }
-                Command::WebhookList {} => self.state.webhooks()?.list().await,
-                Command::WebhookDead { name } => self.state.webhooks()?.dead_letters(&name).await,
-                Command::WebhookSkip { name } => self.state.webhooks()?.skip(&name),
-                Command::WebhookPurge { name, dead } => self.state.webhooks()?.purge(&name, dead).await,
-                Command::WebhookRetry { name } => self.state.webhooks()?.retry(&name).await,
+                Command::WebhookList {} => self.state.pool()?.webhooks.list().await,
+                Command::WebhookDead { name } => self.state.pool()?.webhooks.dead_letters(&name).await,
+                Command::WebhookSkip { name } => self.state.pool()?.webhooks.skip(&name),
+                Command::WebhookPurge { name, dead } => self.state.pool()?.webhooks.purge(&name, dead).await,
+                Command::WebhookRetry { name } => self.state.pool()?.webhooks.retry(&name).await,
                 Command::EdgePurge { bucket, key, prefix } => edge::purge(self.edge()?, &bucket, &key, prefix).await,
                 Command::EdgeFill { bucket, keys, prefix } => {
                     edge::fill(self.edge()?, &bucket, &keys, prefix.as_deref(), &reporter).await
                 }
-                Command::DiskForget { disks } => self.membership.forget(disks).await,
+                Command::DiskForget { disks } => self.membership()?.forget(disks).await,
                 Command::DiskResume { wait } => {
-                    self.membership.resume()?;
+                    self.membership()?.resume()?;
                     self.waited(wait, &reporter).await
                 }
             }

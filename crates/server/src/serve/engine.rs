@@ -83,6 +83,22 @@ impl Engine {
         Ok(Self::new(many::PoolDisks::of_one(disks), store, report.moves_unfinished))
     }
 
+    /// Refuses the start of a front where a pool is: its objects and channels would seem lost.
+    ///
+    /// # Errors
+    /// Where the pool is, and what to do.
+    pub fn refuse_pool(config: &Config, data: &DataDir) -> Result<(), String> {
+        let pools = config.disk_sets().into_iter().flat_map(|set| set.durable);
+        match pools.chain([data.index()]).find(|path| path.exists()) {
+            Some(path) => Err(format!(
+                "cluster.homes does not name this node, so it opens no pool, but {} exists: add the node to cluster.homes, or \
+                 use another data.dir",
+                path.display()
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn new(disks: many::PoolDisks, store: Store, moves_unfinished: bool) -> Self {
         if moves_unfinished {
             match store.resume_moves() {
@@ -299,7 +315,7 @@ fn percent(value: usize) -> u32 {
 
 fn store_options(config: &Config) -> Result<StoreOptions, String> {
     let mirrored = match config.live.listen {
-        Some(_) => Mirrors::of(&config.live_options().map_err(|e| e.to_string())?).mirrored(),
+        Some(_) => Mirrors::of(&config.live_options().map_err(|e| e.to_string())?, &config.cluster.name).mirrored(),
         None => Vec::new(),
     };
     let log = LogOptions {

@@ -5,9 +5,11 @@ mod commands;
 pub mod edge;
 mod engine;
 mod exposure;
+mod front;
 mod live;
 pub mod many;
 mod membership;
+mod pool;
 mod ports;
 mod s3;
 pub mod signals;
@@ -25,7 +27,7 @@ use futures::future::OptionFuture;
 use prometheus_client::registry::Registry;
 use steadfast_cluster::Channels;
 use steadfast_flow::{Env, Panicked, TokioRuntime};
-use steadfast_s3::{Observer, S3Door};
+use steadfast_live::LiveConfig;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 
@@ -39,14 +41,14 @@ use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
 use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
-use crate::notify::{Forwarder, Targets};
 use cluster::ClusterPort;
 use commands::ServerCommands;
 use engine::Engine;
+use front::FrontDoor;
 use live::LivePort;
-use membership::Membership;
+use pool::PoolParts;
 use ports::{address, connection_shares, start, tls_of};
-use s3::{Measured, S3PortDoor};
+use s3::S3PortDoor;
 use signals::Signals;
 use snapshots::Snapshots;
 use state::{Serving, State};
@@ -66,9 +68,8 @@ const THREADS_DEADLINE: Duration = Duration::from_secs(5);
 /// Why the server could not start or stop cleanly, as a message.
 pub fn run(config: Config) -> Result<(), String> {
     let data = DataDir::create(&config.data.dir)?;
-    let environment = (std::env::var("STEADFAST_ACCESS_KEY").ok(), std::env::var("STEADFAST_SECRET_KEY").ok());
-    let (credentials, origin) = credentials::find(environment, &data.credentials())?;
-    announce(&credentials, &origin);
+    // A front has no S3 service.
+    let credentials = if config.is_front()? { None } else { Some(find_credentials(&data)?) };
 
     let threads = match config.server.threads {
         0 => std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get),
@@ -136,6 +137,14 @@ fn print_line(what: Arguments<'_>) {
     }
 }
 
+/// Finds the credentials, or makes them, and announces where they are.
+fn find_credentials(data: &DataDir) -> Result<Credentials, String> {
+    let environment = (std::env::var("STEADFAST_ACCESS_KEY").ok(), std::env::var("STEADFAST_SECRET_KEY").ok());
+    let (credentials, origin) = credentials::find(environment, &data.credentials())?;
+    announce(&credentials, &origin);
+    Ok(credentials)
+}
+
 fn announce(credentials: &Credentials, origin: &Origin) {
     match origin {
         Origin::Environment => tracing::info!("credentials: from the environment"),
@@ -156,20 +165,13 @@ fn announce(credentials: &Credentials, origin: &Origin) {
     }
 }
 
-/// Starts all parts of the server, serves, and stops them in reverse order.
-async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env) -> Result<(), String> {
+/// Starts all parts of the server, serves, and stops them in reverse order. Without `keys` the
+/// server has no pool.
+async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compute: Env) -> Result<(), String> {
     let env = critical_env();
-    for warning in memory_beyond_settings(config) {
-        tracing::warn!("{warning}");
-    }
-    tracing::info!("read cache: {}", crate::config::human_size(config.store.cache_bytes()));
     let mut signals = Signals::new()?;
     let live_options = config.live_options().map_err(|e| e.to_string())?;
-    let mut warnings = exposure::check(config, &live_options)?;
-    warnings.extend(exposure::readable_secrets(config, &live_options));
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
+    log_warnings(config, &live_options, keys.is_some())?;
     let shares = connection_shares(config, &live_options);
     exposure::watch_certificate(config, &env);
     let tls = tls_of(config)?;
@@ -177,7 +179,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     let s3_port = s3::bind(config, shares.s3, tls.clone()).await?;
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
     let live_port = LivePort::bind(config, tls, shares).await?;
-    let cluster_port = ClusterPort::bind(config, &env).await?;
+    let cluster_port = ClusterPort::bind(config, &live_options, &env).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
     let cluster = cluster_port.as_ref().map(ClusterPort::announced).unwrap_or_default();
@@ -190,11 +192,20 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     let (stop_admin, admin_stopped) = watch::channel(false);
     let admin_ended = start(&env, admin_port, admin, admin_stopped, Duration::from_secs(1));
 
-    let Some(engine) = open_engine(config, data, &env, &mut signals).await? else { return Ok(()) };
+    let engine = match keys {
+        None => {
+            Engine::refuse_pool(config, data)?;
+            None
+        }
+        Some(_) => match open_engine(config, data, &env, &mut signals).await? {
+            Some(engine) => Some(engine),
+            None => return Ok(()),
+        },
+    };
     let devices = match Devices::open(&config.block, config, &env).await {
         Ok(devices) => devices,
         Err(why) => {
-            let _ = engine.close(config.server.stop_deadline, &env).await;
+            let _ = close_engine(engine.as_ref(), config, &env).await;
             return Err(why);
         }
     };
@@ -202,40 +213,53 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     state.block(devices.list());
     let (stop_rest, rest_stopped) = watch::channel(false);
     let block_ended = start_block(&env, devices, rest_stopped.clone());
-    let channels = cluster::channels(config, cluster_port.as_ref(), engine.store(), &env);
+    let channels = cluster::channels(config, cluster_port.as_ref(), engine.as_ref().map(Engine::store), &env)?;
     let links_ended = cluster_port.map(|port| port.start(config, &env, &state, &channels, &rest_stopped));
     let control = bind_control(data);
-    let served = serve_engine(
-        config,
-        &env,
-        &engine,
-        &state,
-        keys,
-        compute,
-        requests,
-        (s3_port, live_port, channels),
-        control,
-        &mut signals,
-        || {
-            print_line(format_args!(
-                "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}{block}{cluster}",
-                env!("CARGO_PKG_VERSION"),
-                addresses.0,
-                addresses.1
-            ));
-        },
-    );
+    let pool = engine.clone().zip(keys).map(|(engine, keys)| PoolParts { engine, keys, compute, requests });
+    let ready = || {
+        print_line(format_args!(
+            "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}{block}{cluster}",
+            env!("CARGO_PKG_VERSION"),
+            addresses.0,
+            addresses.1
+        ));
+    };
+    let served = serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, &mut signals, ready);
     let served = served.await;
     state.stopping();
     let _ = stop_rest.send(true);
     let _ = block_ended.await;
     let _ = OptionFuture::from(links_ended).await;
-    let closed = engine.close(config.server.stop_deadline, &env).await;
+    let closed = close_engine(engine.as_ref(), config, &env).await;
     let _ = stop_admin.send(true);
     let _ = admin_ended.await;
     served.and(closed)?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Logs the settings that an operator should know of.
+fn log_warnings(config: &Config, live: &LiveConfig, has_pool: bool) -> Result<(), String> {
+    let mut warnings = exposure::check(config, live)?;
+    warnings.extend(exposure::readable_secrets(config, live));
+    if has_pool {
+        warnings.extend(memory_beyond_settings(config));
+        tracing::info!("read cache: {}", crate::config::human_size(config.store.cache_bytes()));
+    } else {
+        tracing::info!("this node is a front: it opens no pool, and answers S3 requests with 503");
+    }
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
+}
+
+async fn close_engine(engine: Option<&Engine>, config: &Config, env: &Env) -> Result<(), String> {
+    match engine {
+        Some(engine) => engine.close(config.server.stop_deadline, env).await,
+        None => Ok(()),
+    }
 }
 
 /// Opens the pool; `None` if a signal arrives first.
@@ -283,46 +307,44 @@ fn bind_control(data: &DataDir) -> Option<ControlSocket> {
         .ok()
 }
 
-/// Serves the open pool until a signal, and completes the accepted requests.
+/// Serves the ports until a signal, and completes the accepted requests.
 #[allow(clippy::too_many_arguments, reason = "the one place where all parts meet")]
-async fn serve_engine(
+async fn serve_ports(
     config: &Config,
     env: &Env,
-    engine: &Engine,
+    pool: Option<PoolParts>,
     state: &Arc<State>,
-    keys: Credentials,
-    compute: Env,
-    requests: Requests,
     (port, live, channels): (Port, Option<LivePort>, Channels),
     control: Option<ControlSocket>,
     signals: &mut Signals,
     ready: impl FnOnce(),
 ) -> Result<(), String> {
-    let observer: Arc<dyn Observer> = Arc::new(Measured(requests));
-    let edge = s3::open_edge(config, engine.store(), env).await?;
+    let edge = match &pool {
+        Some(pool) => s3::open_edge(config, pool.engine.store(), env).await?,
+        None => None,
+    };
     let (stop, stopped) = watch::channel(false);
-    let live = live.map(|live| live.serve(config, channels, env, stopped.clone())).transpose()?;
+    let live = live.map(|live| live.serve(config, channels.clone(), env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
-    let options = s3::options(config, keys, Targets::new(config, node.clone()), edge.clone());
-    let forwarder = Forwarder::new(config, engine.store(), node.clone(), options.region.clone(), env)?;
-    let door = S3Door::build(engine.store().clone(), env.clone(), options, Some(compute), Some(observer))
-        .map_err(|e| e.to_string())?;
+    let pool = pool.map(|parts| parts.open(config, (node.clone(), channels), edge, env)).transpose()?;
+    let (pool, forwarder) = pool.unzip();
     // Without the live port no client publishes.
     let publish_reserve = if node.is_some() { config.live.publish_reserve } else { 0 };
     let publish_reserve = u8::try_from(publish_reserve).unwrap_or(100);
-    let webhooks = forwarder.webhooks();
-    let (shared, door_of) = (engine.clone(), door.clone());
-    state.serving(Serving { engine: shared, door: door_of, live: node, edge: edge.clone(), webhooks, publish_reserve });
-    let forwarded = forwarder.start(&stopped);
-    watches::start(env, engine, state);
-    let membership = Membership::new(engine.clone(), config, env);
-    env.spawn_critical("disks that left", membership.clone().tidy(stopped.clone()));
+    state.serving(Serving { pool: pool.clone(), live: node, publish_reserve });
+    let forwarded = forwarder.map(|forwarder| forwarder.start(&stopped));
+    let membership = pool.as_ref().map(|pool| pool.start(config, env, state, &stopped));
     if let Some(control) = control {
         let snapshots = Snapshots::new(env, &config.data.dir, config.snapshots.export_rate.0);
+        let edge = pool.as_ref().and_then(|pool| pool.edge.clone());
         let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership, edge });
         env.spawn_critical("control", control.run(env.clone(), commands, stopped.clone()));
     }
-    let ended = start(env, port, S3PortDoor(door), stopped, config.server.stop_deadline);
+    let deadline = config.server.stop_deadline;
+    let ended = match pool {
+        Some(pool) => start(env, port, S3PortDoor(pool.door), stopped, deadline),
+        None => start(env, port, FrontDoor::new(config, env), stopped, deadline),
+    };
     ready();
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: accepted requests are completed; a second signal stops at once");
@@ -334,7 +356,7 @@ async fn serve_engine(
         env.blocking(move || live.workers.stop()).await;
         grpc = live.grpc;
     }
-    if env.timeout(FORWARDER_DEADLINE, forwarded).await.is_none() {
+    if env.timeout(FORWARDER_DEADLINE, OptionFuture::from(forwarded)).await.is_none() {
         tracing::warn!("events of objects that were forwarded may be forwarded again after the next start");
     }
     let both = async {

@@ -7,17 +7,17 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use steadfast_cluster::{Channels, Links};
-use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
-use steadfast_store::Store;
 
-use super::engine::Engine;
+use super::pool::Pool;
 use crate::admin::Source;
 use crate::admin::metrics::{process_cpu, process_memory};
 use crate::block::Device;
 use crate::net::listener::PortStats;
-use crate::notify::WebhookQueues;
+
+/// The answer of a front to commands that concern a pool.
+pub(super) const NO_POOL: &str = "this node is a front of a cluster and has no disks: run the command at a home";
 
 /// The phase of the server.
 enum Phase {
@@ -28,16 +28,10 @@ enum Phase {
 
 /// The parts of a serving server.
 pub struct Serving {
-    /// Disk and store.
-    pub engine: Engine,
-    /// The S3 service.
-    pub door: steadfast_s3::S3Door,
+    /// The services of the pool; `None`: this node is a front without disks.
+    pub pool: Option<Pool>,
     /// The node of the live port, if it has one.
     pub live: Option<Arc<Node>>,
-    /// The buckets with an origin.
-    pub edge: Option<Edge>,
-    /// The queues of the webhooks.
-    pub webhooks: Arc<WebhookQueues>,
     /// The share of each disk that publications of clients leave free, in percent; 0: none.
     pub publish_reserve: u8,
 }
@@ -78,33 +72,14 @@ impl State {
         *self.phase.write() = Phase::Serving(Box::new(serving));
     }
 
-    /// The store, while the server serves.
+    /// The services of the pool, while the server serves.
     ///
     /// # Errors
-    /// When the server is starting or stopping.
-    pub fn store(&self) -> Result<Store, String> {
+    /// When the server is starting or stopping, or is a front without disks.
+    pub fn pool(&self) -> Result<Pool, String> {
         match &*self.phase.read() {
-            Phase::Serving(serving) => Ok(serving.engine.store().clone()),
-            _ => Err("the server is starting or stopping".to_owned()),
-        }
-    }
-
-    /// The queues of the webhooks, while the server serves.
-    ///
-    /// # Errors
-    /// When the server is starting or stopping.
-    pub fn webhooks(&self) -> Result<Arc<WebhookQueues>, String> {
-        match &*self.phase.read() {
-            Phase::Serving(serving) => Ok(serving.webhooks.clone()),
-            _ => Err("the server is starting or stopping".to_owned()),
-        }
-    }
-
-    /// Disk and store, while the server serves.
-    pub fn engine(&self) -> Option<Engine> {
-        match &*self.phase.read() {
-            Phase::Serving(serving) => Some(serving.engine.clone()),
-            _ => None,
+            Phase::Serving(serving) => serving.pool.clone().ok_or_else(|| NO_POOL.to_owned()),
+            _ => Err("the server is starting or stopping: try again".to_owned()),
         }
     }
 
@@ -124,7 +99,7 @@ impl Source for State {
         match &*self.phase.read() {
             Phase::Opening => Some("the pool is being opened".to_owned()),
             Phase::Stopping => Some("the server is stopping".to_owned()),
-            Phase::Serving(serving) => serving.engine.not_ready(),
+            Phase::Serving(serving) => serving.pool.as_ref()?.engine.not_ready(),
         }
     }
 
@@ -132,7 +107,8 @@ impl Source for State {
         match &*self.phase.read() {
             Phase::Serving(serving) => {
                 let block = self.block.get().into_iter().flatten().flat_map(|device| device.warnings());
-                serving.engine.short_of_space(serving.publish_reserve).into_iter().chain(block).collect()
+                let pool = serving.pool.iter().flat_map(|pool| pool.engine.short_of_space(serving.publish_reserve));
+                pool.chain(block).collect()
             }
             Phase::Opening | Phase::Stopping => Vec::new(),
         }
@@ -168,20 +144,22 @@ impl Source for State {
             status["cluster"]["channels"] = json!(channels.status());
         }
         if let Phase::Serving(serving) = &*self.phase.read() {
-            serving.engine.describe(&mut status);
-            status["s3"] = json!({"requests_in_flight": serving.door.requests_in_flight()});
             if let Some(live) = &serving.live {
                 status["live"] = json!(live.status());
             }
-            status["webhooks"] = json!(serving.webhooks.status());
-            if let Some(edge) = &serving.edge {
-                status["edge"] = json!(edge.status());
+            let (mut slow, mut bounds) = (Vec::new(), Vec::new());
+            if let Some(Pool { engine, door, edge, webhooks }) = &serving.pool {
+                engine.describe(&mut status);
+                status["s3"] = json!({"requests_in_flight": door.requests_in_flight()});
+                status["webhooks"] = json!(webhooks.status());
+                if let Some(edge) = edge {
+                    status["edge"] = json!(edge.status());
+                }
+                slow.push(json!(door.slow_status()));
+                bounds.extend([json!(door.gate_status()), json!(door.answers_status()), json!(door.xml_status())]);
             }
-            let door = &serving.door;
-            let mut slow = vec![json!(door.slow_status())];
             slow.extend(status["live"]["slow_requests"].as_array().into_iter().flatten().cloned());
             status["slow_requests"] = Value::Array(slow);
-            let mut bounds = vec![json!(door.gate_status()), json!(door.answers_status()), json!(door.xml_status())];
             collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["edge"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);

@@ -79,7 +79,7 @@ impl World {
             sabotage: plan.defects.cluster,
             ..ChannelsOptions::default()
         };
-        let channels = Channels::new(store.clone(), roster.clone(), &options, env.clone());
+        let channels = Channels::new(Some(store.clone()), roster.clone(), &options, env.clone());
         let names = (node, incarnation);
         let sessions = NodeSessions::new(
             names,
