@@ -15,6 +15,7 @@ mod error;
 mod events;
 pub mod frame;
 mod front;
+pub mod fuzzing;
 mod handshake;
 mod hashing;
 mod home;

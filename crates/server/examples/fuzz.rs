@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Capped {
 #[global_allocator]
 static ALLOCATOR: Capped = Capped;
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
     Target {
         name: "frame",
         corpus: steadfast_log::fuzzing::frame_corpus,
@@ -85,12 +85,18 @@ const TARGETS: [Target; 7] = [
         run: steadfast_block::fuzzing::fuzz_nbd,
         input_bytes_max: 4 << 10,
     },
+    Target {
+        name: "link",
+        corpus: steadfast_cluster::fuzzing::link_corpus,
+        run: steadfast_cluster::fuzzing::fuzz_link,
+        input_bytes_max: 4 << 10,
+    },
 ];
 
 /// Fuzzes the parsers of untrusted bytes.
 #[derive(Parser)]
 struct Arguments {
-    /// Target: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, or all in turn.
+    /// Target: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, link, or all in turn.
     target: String,
     /// Seconds for each target.
     #[arg(long, default_value_t = 60)]
