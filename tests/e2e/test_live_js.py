@@ -4,6 +4,7 @@ over each transport."""
 import pytest
 
 from harness import js
+from harness.cluster import Nodes
 from harness.live import CONFIG, live_server, missed, restart, token
 
 TRANSPORTS = {
@@ -42,10 +43,10 @@ def opened(driver, live, name, transport, protobuf):
     driver.call(name, "connect")
 
 
-@kinds
-def test_sessions_receive_each_others_publications(driver, live, transport, protobuf):
-    opened(driver, live, "ann", transport, protobuf)
-    opened(driver, live, "bob", "websocket", not protobuf)
+def exchange(driver, servers, transport, protobuf):
+    """Two sessions receive each other's publications: each is at its server."""
+    opened(driver, servers[0], "ann", transport, protobuf)
+    opened(driver, servers[1], "bob", "websocket", not protobuf)
     driver.call("ann", "subscribe", channel="room")
     driver.call("bob", "subscribe", channel="room")
     driver.wait_event("ann", "join", user="bob")
@@ -60,9 +61,26 @@ def test_sessions_receive_each_others_publications(driver, live, transport, prot
     assert driver.call("ann", "history", channel="room") == [list(one) for one in enumerate(messages, 1)]
     driver.call("bob", "unsubscribe", channel="room")
     driver.wait_event("ann", "leave", user="bob")
-    sessions = {(kind["transport"], kind["encoding"]): kind["sessions"] for kind in live.status()["live"]["sessions_by"]}
+    sessions = {(kind["transport"], kind["encoding"]): kind["sessions"] for kind in servers[0].status()["live"]["sessions_by"]}
     assert sessions[transport, "protobuf" if protobuf else "json"] == 1
     driver.call("ann", "disconnect")
+
+
+@kinds
+def test_sessions_receive_each_others_publications(driver, live, transport, protobuf):
+    exchange(driver, [live, live], transport, protobuf)
+
+
+@kinds
+def test_sessions_at_two_fronts_receive_each_others_publications(make_server, tmp_path, transport, protobuf):
+    if reason := js.node_missing():
+        pytest.skip(reason)
+    fronts = Nodes(make_server, names=["home", "one", "two"], homes=["home"]).make_live(tmp_path, {**CONFIG, **STREAMS})[1:]
+    driver = js.Driver(None)
+    try:
+        exchange(driver, fronts, transport, protobuf)
+    finally:
+        driver.close()
 
 
 @kinds

@@ -96,7 +96,8 @@ const TARGETS: [Target; 8] = [
 /// Fuzzes the parsers of untrusted bytes.
 #[derive(Parser)]
 struct Arguments {
-    /// Target: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, link, or all in turn.
+    /// Target: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, link, or all in
+    /// turn.
     target: String,
     /// Seconds for each target.
     #[arg(long, default_value_t = 60)]
