@@ -29,9 +29,12 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// Options of the watch.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WatchArgs {
-    /// Address of the endpoint.
+    /// Addresses of the endpoint, or of several nodes: the sessions take turns.
+    #[arg(long, required = true, value_delimiter = ',')]
+    endpoint: Vec<SocketAddr>,
+    /// Address of the publisher's endpoint. Without it: the first of the others.
     #[arg(long)]
-    endpoint: SocketAddr,
+    publish_endpoint: Option<SocketAddr>,
     /// Encoding of sessions.
     #[arg(long, value_enum, default_value = "json")]
     format: Format,
@@ -73,6 +76,7 @@ struct Published {
 /// Publishes until `stop` is set. A publication without an answer has an unknown outcome and is not
 /// retried.
 fn publish(args: &WatchArgs, published: &Published) {
+    let Some(endpoint) = args.publish_endpoint.or_else(|| args.endpoint.first().copied()) else { return };
     let (mut connection, mut n) = (None, 0u64);
     let every = Duration::from_secs_f64(1.0 / args.rate);
     let pause = |time: Duration| {
@@ -81,7 +85,7 @@ fn publish(args: &WatchArgs, published: &Published) {
     };
     while !published.stop.load(SeqCst) {
         let Some(publisher) = &mut connection else {
-            connection = Publisher::connect(args.endpoint, &args.api_key, &args.channel).ok();
+            connection = Publisher::connect(endpoint, &args.api_key, &args.channel).ok();
             if connection.is_none() {
                 pause(RETRY);
             }
@@ -143,7 +147,7 @@ fn print_report(what: &serde_json::Value) -> io::Result<()> {
 pub fn run(args: &WatchArgs) -> io::Result<serde_json::Value> {
     let encoding = super::encoding_of(args.format);
     let options = Options {
-        addresses: vec![args.endpoint],
+        addresses: args.endpoint.clone(),
         path: "/connection/websocket".into(),
         encoding,
         token: args.token.clone(),
