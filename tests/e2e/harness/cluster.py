@@ -8,21 +8,25 @@ from .server import free_port
 
 
 class Nodes:
-    """Servers that are nodes of one cluster, by name."""
+    """Servers that are nodes of one cluster, by name. `networks`: each has a network of its own."""
 
-    def __init__(self, make_server, names="ab", homes="ab"):
-        self.make_server = make_server
+    def __init__(self, make_server, names="ab", homes="ab", networks=None):
+        self.make_server, self.networks = make_server, networks
         self.homes = ",".join(homes)
         self.ports = {name: free_port() for name in names}
         self.servers = {}
 
+    def address(self, name):
+        return self.networks.addresses[name] if self.networks else "127.0.0.1"
+
     def make(self, name, start=True, args=(), **settings):
         """A node; `settings` without `cluster.`."""
-        nodes = ",".join(f"{node}=127.0.0.1:{port}" for node, port in self.ports.items())
+        nodes = ",".join(f"{node}={self.address(node)}:{port}" for node, port in self.ports.items())
         own = {"name": name, "nodes": nodes, "homes": self.homes, "secret": "0123456789abcdef",
-               "listen": f"127.0.0.1:{self.ports[name]}", **settings}
+               "listen": f"{self.address(name)}:{self.ports[name]}", **settings}
         own = {f"cluster.{key}": value for key, value in own.items()}
-        self.servers[name] = self.make_server(name=name, start=start, settings=own, args=args)
+        options = {"address": self.address(name), "wrapper": self.networks.wrapper(name)} if self.networks else {}
+        self.servers[name] = self.make_server(name=name, start=start, settings=own, args=args, **options)
         return self.servers[name]
 
     def make_live(self, directory, config=None, **settings):
@@ -30,7 +34,7 @@ class Nodes:
         file = directory / "live.json"
         file.write_text(json.dumps(config or CONFIG))
         for name in self.ports:
-            self.make(name, args=["--live-listen", "127.0.0.1:0", "--live-config", str(file)], **settings)
+            self.make(name, args=["--live-listen", f"{self.address(name)}:0", "--live-config", str(file)], **settings)
         self.connected()
         return [self.servers[name] for name in self.ports]
 

@@ -47,7 +47,7 @@ def live_server(make_server, tmp_path, config=None, **options):
 
 def restart(server):
     """Restarts the server on the same port, as clients expect."""
-    server.args = ["--live-listen", f"127.0.0.1:{server.live_port}", *server.args[2:]]
+    server.args = ["--live-listen", f"{server.address}:{server.live_port}", *server.args[2:]]
     return server.start()
 
 
@@ -64,7 +64,7 @@ def missed(server, channel, values):
 
 
 def api(server, method, key=API_KEY, headers=(), **params):
-    request = urllib.request.Request(f"http://127.0.0.1:{server.live_port}/api/{method}", method="POST",
+    request = urllib.request.Request(f"http://{server.address}:{server.live_port}/api/{method}", method="POST",
                                      data=json.dumps(params).encode(), headers={"X-API-Key": key, **dict(headers)})
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         return json.load(answer)

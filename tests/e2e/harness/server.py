@@ -48,13 +48,14 @@ def free_port():
 class Server:
     """A `steadfast serve` process. `start`, `kill` and `stop` may alternate."""
 
-    def __init__(self, data, pool_size="1 GiB", extent_size="16 MiB", settings=None, wrapper=(), args=()):
+    def __init__(self, data, pool_size="1 GiB", extent_size="16 MiB", settings=None, wrapper=(), args=(), address="127.0.0.1"):
         self.data = pathlib.Path(data)
         # Many servers run at once, so the live port, on by default, is open only where a test sets
         # it.
         self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, "live.listen": "", **(settings or {})}
         self.wrapper, self.args = list(wrapper), list(args)
-        self.s3_listen = "127.0.0.1:0"
+        self.address = address
+        self.s3_listen = f"{address}:0"
         self.log_path = pathlib.Path(f"{self.data}.log")
         self.process = None
         self.starts = 0
@@ -72,7 +73,7 @@ class Server:
 
     def start(self, deadline_s=60, wait_ready=True):
         command = [*self.wrapper, binary(), "serve", "--data", str(self.data), "--s3-listen", self.s3_listen,
-                   "--admin-listen", "127.0.0.1:0", *self.args]
+                   "--admin-listen", f"{self.address}:0", *self.args]
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
@@ -89,7 +90,7 @@ class Server:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log()}")
             for line in self.log().splitlines():
                 line = re.sub(r"\x1b\[[0-9;]*m", "", line)
-                ports = re.findall(r"127\.0\.0\.1:(\d+)", line)
+                ports = re.findall(re.escape(self.address) + r":(\d+)", line)
                 if re.search(r"\bready\b", line) and len(ports) >= 2:
                     return ports
             return None
@@ -107,7 +108,8 @@ class Server:
     @property
     def pid(self):
         """The server's own process, even below a wrapper."""
-        if not self.wrapper:
+        if not self.wrapper or self.wrapper[0] == "ip":
+            # `ip netns exec` becomes the server.
             return self.process.pid
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int(wait.until(lambda: children.read_text().split(), what="the server below its wrapper")[0])
@@ -147,11 +149,11 @@ class Server:
 
     @property
     def endpoint(self):
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.s3_port}"
+        return f"{'https' if self.tls else 'http'}://{self.address}:{self.s3_port}"
 
     @property
     def host(self):
-        return f"127.0.0.1:{self.s3_port}"
+        return f"{self.address}:{self.s3_port}"
 
     def s3(self, attempts=1, access=sign.ACCESS, secret=sign.SECRET, timeout_s=60, endpoint=None, **options):
         """A boto3 client that does not hide errors behind retries unless `attempts` is above 1."""
@@ -163,7 +165,7 @@ class Server:
                             aws_secret_access_key=secret, region_name=sign.REGION, config=config, verify=self.tls)
 
     def connect(self, timeout_s=30):
-        return http.client.HTTPConnection("127.0.0.1", self.s3_port, timeout=timeout_s)
+        return http.client.HTTPConnection(self.address, self.s3_port, timeout=timeout_s)
 
     def request(self, method, path, body=None, headers=None, query=None, connection=None, timeout_s=30):
         """A signed request; (status, headers, body)."""
@@ -182,7 +184,7 @@ class Server:
     # -- admin --------------------------------------------------------------------------------
 
     def admin(self, path, timeout_s=10):
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(self.address, self.admin_port, timeout=timeout_s)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

@@ -57,10 +57,14 @@ async def next_of(queue):
     return await asyncio.wait_for(queue.get(), DEADLINE_S)
 
 
+def websocket(server):
+    """The address that sessions connect to."""
+    return f"ws://{server.address}:{server.live_port}/connection/websocket"
+
+
 async def connecting(server, protobuf, **options):
     """A session that has begun to connect, and its events."""
     session_events = SessionEvents()
-    url = f"ws://127.0.0.1:{server.live_port}/connection/websocket"
-    client = Client(url, use_protobuf=protobuf, events=session_events, timeout=DEADLINE_S, **options)
+    client = Client(websocket(server), use_protobuf=protobuf, events=session_events, timeout=DEADLINE_S, **options)
     await client.connect()
     return client, session_events
