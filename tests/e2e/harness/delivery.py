@@ -47,14 +47,15 @@ class Session(ClientEventHandler):
     def __init__(self, server, channels):
         self.server, self.client = server, None
         self.received = {channel: Received() for channel in channels}
-        # The ids of its connections, and when they ended.
-        self.ids, self.ended = [], {}
+        # The ids of its connections, when they ended, and why.
+        self.ids, self.ended, self.reasons = [], {}, []
 
     async def on_connected(self, ctx):
         self.ids.append(ctx.client)
 
     async def on_connecting(self, ctx):
         if self.ids:
+            self.reasons.append((ctx.code, ctx.reason))
             self.ended.setdefault(self.ids[-1], time.monotonic())
 
     async def on_disconnected(self, ctx):
@@ -70,6 +71,12 @@ class Session(ClientEventHandler):
         """From its next connection on, the session is at `server`, as behind a load balancer."""
         self.server = server
         self.client._address = websocket(server)
+
+    async def wait_longer(self):
+        """Keeps the connection while its server is silent: without timeouts of the SDK and of its WebSocket library."""
+        self.client._max_server_ping_delay = 600
+        self.client._restart_ping_wait()
+        self.client._conn.ping_timeout = None
 
     def is_ready(self, connections=1):
         """Whether that many connections were made, the last one with all subscriptions."""
@@ -209,6 +216,12 @@ def check_all(server, sessions, publishers, deadline_s=30):
     recovered = [one.recovered for session in sessions for received in session.received.values()
                  for one in received.subscribed if one.was_recovering]
     assert all(recovered), f"{recovered.count(False)} of {len(recovered)} subscriptions did not recover"
+
+
+def check_kept(sessions):
+    """Every session has its first connection."""
+    dropped = [(session.server.data.name, session.reasons) for session in sessions if len(session.ids) > 1]
+    assert not dropped, f"sessions were dropped: {dropped}"
 
 
 def summary(sessions, publishers):

@@ -3,6 +3,16 @@
 import os
 import shutil
 import subprocess
+import sys
+
+# Connects to a port without a listener: refused at once if packets pass.
+PROBE = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 1), timeout=2)
+except ConnectionRefusedError:
+    pass
+"""
 
 
 def run(*command):
@@ -20,8 +30,9 @@ def missing():
         if not shutil.which(tool):
             return f"no {tool} here"
     try:
-        with Networks(["probe"], number=255) as networks:
-            networks.drop("probe", "probe")
+        with Networks(["a", "b"], number=255) as networks:
+            run(*networks.wrapper("a"), sys.executable, "-c", PROBE, networks.addresses["b"])
+            networks.drop("a", "b")
     except OSError as error:
         return f"network namespaces do not work here: {error}"
     return None
