@@ -138,3 +138,30 @@ impl HomeLink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_half_full_outbox_delays_watches_and_refuses_requests() {
+        let mut link = HomeLink::new(Duration::ZERO);
+        let frame = || Bytes::from_static(b"0123456789");
+        assert_eq!(link.request(1, frame()).err(), Some(ChannelError::HomeUnreachable));
+        let (outbox, frames) = Outbox::new(39);
+        let mut frames = Box::pin(frames);
+        link.up(&outbox, vec!["a".into(), "b".into()]);
+        assert!(link.next().is_some());
+        let answer = link.request(1, frame());
+        assert!(answer.is_ok());
+        link.send(frame());
+        assert!(link.next().is_none() && !link.may_watch(), "20 of 39 bytes wait");
+        assert_eq!(link.request(2, frame()).err(), Some(ChannelError::Busy));
+        frames.next().await;
+        assert!(link.next().is_some());
+        assert!(link.request(2, frame()).is_ok());
+        assert!(!outbox.is_closed());
+    }
+}
