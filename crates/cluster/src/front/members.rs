@@ -22,6 +22,8 @@ struct Known {
     sent: bool,
     /// The home has acknowledged its join.
     acknowledged: bool,
+    /// The home may know of its leave.
+    leave_sent: bool,
 }
 
 /// See the module.
@@ -29,9 +31,9 @@ struct Known {
 pub(super) struct FrontMembers {
     present: BTreeMap<ClientId, Known>,
     gone: BTreeMap<ClientId, Known>,
-    /// The changes after the list of the current watch: the acknowledgement of the list does not
-    /// cover these.
-    after_list: BTreeMap<ClientId, ()>,
+    /// The changes after the list of the current watch that the home has not acknowledged, each
+    /// client's number of them. An earlier acknowledgement does not cover the last one.
+    after_list: BTreeMap<ClientId, u32>,
 }
 
 impl FrontMembers {
@@ -43,12 +45,15 @@ impl FrontMembers {
     /// A client subscribed, or its information changed. Returns what to send on a watch.
     pub(super) fn join(&mut self, client: ClientId, member: Arc<Member>, watch: Option<u64>) -> Option<MemberEvent> {
         let before = self.present.remove(&client).or_else(|| self.gone.remove(&client));
-        let (sent, acknowledged) = before.map_or((false, false), |before| (before.sent, before.acknowledged));
+        // After a leave that may have been announced, the join is new.
+        let (sent, acknowledged) =
+            before.map_or((false, false), |before| (before.sent, before.acknowledged && !before.leave_sent));
         let event = watch.map(|number| {
-            self.after_list.insert(client, ());
+            *self.after_list.entry(client).or_default() += 1;
             MemberEvent { number, member: WireMember::new(client, &member, acknowledged), gone: false }
         });
-        self.present.insert(client, Known { member, sent: sent || event.is_some(), acknowledged });
+        let sent = sent || event.is_some();
+        self.present.insert(client, Known { member, sent, acknowledged, leave_sent: false });
         event
     }
 
@@ -59,9 +64,10 @@ impl FrontMembers {
 
     /// A client unsubscribed. Returns what to send on a watch.
     pub(super) fn leave(&mut self, client: ClientId, watch: Option<u64>) -> Option<MemberEvent> {
-        let known = self.present.remove(&client)?;
+        let mut known = self.present.remove(&client)?;
+        known.leave_sent = watch.is_some();
         let event = watch.map(|number| {
-            self.after_list.insert(client, ());
+            *self.after_list.entry(client).or_default() += 1;
             MemberEvent { number, member: WireMember::new(client, &known.member, known.acknowledged), gone: true }
         });
         if known.sent && self.gone.len() < GONE_MAX {
@@ -81,6 +87,7 @@ impl FrontMembers {
             WireMember::new(*client, &known.member, known.acknowledged)
         };
         let present: Vec<WireMember> = self.present.iter_mut().map(wire).collect();
+        self.gone.values_mut().for_each(|known| known.leave_sent = true);
         let gone: Vec<WireMember> = self.gone.iter_mut().map(wire).collect();
         let frame = |present, gone| MemberList { number, present, gone, last: false };
         let mut frames: Vec<MemberList> =
@@ -100,6 +107,13 @@ impl FrontMembers {
             present.iter_mut().filter(|(client, _)| listed(client)).for_each(|(_, known)| known.acknowledged = true);
             gone.retain(|client, _| !listed(client));
         } else if let Ok(client) = done.client[..].try_into().map(ClientId::from_be_bytes) {
+            if let Some(changes) = self.after_list.get_mut(&client) {
+                *changes -= 1;
+                if *changes > 0 {
+                    return;
+                }
+                self.after_list.remove(&client);
+            }
             if done.gone {
                 self.gone.remove(&client);
             } else if let Some(known) = self.present.get_mut(&client).or(self.gone.get_mut(&client)) {
@@ -168,9 +182,29 @@ mod tests {
         members.done(&done(Some(1), false));
         members.leave(1, None);
         members.join(1, member("a"), None);
+        assert!(members.join(1, member("a"), Some(1)).is_some_and(|event| event.member.acknowledged));
+        members.done(&done(Some(1), false));
         members.join(2, member("b"), None);
         members.leave(2, None);
         assert_eq!(listed(&mut members), ["a!"], "the home does not know the other one");
+    }
+
+    #[test]
+    fn a_client_that_returns_at_once_joins_again() {
+        let mut members = FrontMembers::default();
+        members.join(1, member("a"), Some(1));
+        members.leave(1, Some(1));
+        assert!(members.join(1, member("a"), Some(1)).is_some_and(|event| !event.member.acknowledged));
+        for gone in [false, true] {
+            members.done(&done(Some(1), gone));
+            assert!(!members.present[&1].acknowledged, "an acknowledgement from before the last join");
+        }
+        members.done(&done(Some(1), false));
+        assert!(members.after_list.is_empty());
+        members.leave(1, None);
+        assert_eq!(listed(&mut members), ["-a!"]);
+        members.join(1, member("a"), None);
+        assert_eq!(listed(&mut members), ["a"], "the home may have announced the leave");
     }
 
     #[test]

@@ -79,6 +79,19 @@ async fn joins_and_leaves_reach_the_subscribers_of_all_nodes() {
 }
 
 #[tokio::test]
+async fn a_client_that_returns_at_once_joins_again() {
+    let [home, one, two] = cluster(&Hub::default()).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann"]).await;
+    one.channels.presence("c", 0).await.expect("answered");
+    leave(&one, "ann");
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann", "-ann", "ann"]).await;
+    assert_eq!(home.sessions.present("c"), ["ann"]);
+}
+
+#[tokio::test]
 async fn a_lost_link_loses_and_repeats_no_join_and_no_leave() {
     let hub = Hub::default();
     let [home, one, two] = cluster(&hub).await;
