@@ -125,7 +125,7 @@ impl FrontMembers {
     /// The home may have announced the leaves of all members, because the link was down for long.
     pub(super) fn forget_acknowledged(&mut self) {
         self.present.values_mut().for_each(|known| known.acknowledged = false);
-        self.gone.clear();
+        self.gone.values_mut().for_each(|known| known.acknowledged = false);
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
         members.done(&done(None, false));
         assert_eq!(listed(&mut members), ["a!", "c", "-b"]);
         members.forget_acknowledged();
-        assert_eq!(listed(&mut members), ["a", "c"]);
+        assert_eq!(listed(&mut members), ["a", "c", "-b"]);
     }
 
     #[test]

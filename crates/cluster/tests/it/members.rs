@@ -114,6 +114,25 @@ async fn a_lost_link_loses_and_repeats_no_join_and_no_leave() {
 }
 
 #[tokio::test]
+async fn the_last_member_leaves_while_the_link_is_down_for_long() {
+    let hub = Hub::default();
+    let [home, one, two] = cluster(&hub).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann"]).await;
+    one.channels.presence("c", 0).await.expect("answered");
+    hub.block("one", "home");
+    until(|| !one.is_up("home") && !home.is_up("one")).await;
+    leave(&one, "ann");
+    // The home keeps the member still, but the front cannot be sure of it.
+    Env::tokio().sleep(NODE_TTL * 6 / 10).await;
+    assert_eq!(home.sessions.present("c"), ["ann"]);
+    hub.heal();
+    until(|| two.sessions.announced("c") == ["ann", "-ann"]).await;
+    assert!(home.sessions.present("c").is_empty());
+}
+
+#[tokio::test]
 async fn the_members_of_a_lost_node_leave_later_and_those_of_a_restarted_one_at_once() {
     let hub = Hub::default();
     let [home, one, two] = cluster(&hub).await;
