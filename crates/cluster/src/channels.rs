@@ -372,7 +372,7 @@ impl LinkEvents for Channels {
     fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
         if let Some(cluster) = &self.0.cluster {
             self.0.home.on_up(node, outbox, restarted);
-            cluster.front.on_up(node, outbox, restarted);
+            cluster.front.on_up(node, outbox);
         }
     }
 

@@ -88,7 +88,7 @@ pub(crate) struct Front {
     parts: Vec<Mutex<HashMap<Arc<str>, Entry>>>,
     hasher: SeededHashes,
     sabotage: ClusterSabotage,
-    /// How long a home keeps members without a link.
+    /// A node without a link for this long is lost.
     node_ttl: Duration,
     /// Woken when a link is up.
     links_changed: Notify,
@@ -277,17 +277,11 @@ impl Front {
 
     /// The link to a node is up: watches its channels again, those with subscribers first. Each
     /// front has its own order, so that a home does not read one channel for all of them at a time.
-    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
-        // A home that has started again has announced no leave.
-        let down = self.env.now().saturating_sub(self.home(node).lock().down_since);
-        let may_have_left = !restarted && down > self.node_ttl / 2;
+    pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox) {
         let mut channels = Vec::new();
         for part in &self.parts {
             for (name, entry) in part.lock().iter_mut().filter(|(_, entry)| entry.home == node) {
                 entry.queued = true;
-                if may_have_left {
-                    entry.members.forget_acknowledged();
-                }
                 channels.push((entry.attached == 0, self.hasher.hash_one(name), name.clone()));
             }
         }

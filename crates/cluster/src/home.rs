@@ -65,6 +65,8 @@ struct FrontLink {
     listed: HashMap<u64, BTreeSet<ClientId>>,
     /// When the link was lost, until the members of its node have expired.
     down_since: Option<Duration>,
+    /// The members of its node have expired: acknowledged joins are announced again.
+    expired: bool,
 }
 
 /// See the module.
@@ -148,8 +150,11 @@ impl Home {
     }
 
     pub(crate) fn on_down(&self, node: NodeIndex) {
-        let down = FrontLink { down_since: Some(self.env.now()), ..FrontLink::default() };
-        let front = std::mem::replace(&mut *self.front(node).lock(), down);
+        let front = {
+            let mut front = self.front(node).lock();
+            let (down_since, expired) = (Some(self.env.now()), front.expired);
+            std::mem::replace(&mut *front, FrontLink { down_since, expired, ..FrontLink::default() })
+        };
         for (number, name) in front.watches {
             self.remove(node, number, &name);
         }

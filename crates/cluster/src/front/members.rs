@@ -121,12 +121,6 @@ impl FrontMembers {
             }
         }
     }
-
-    /// The home may have announced the leaves of all members, because the link was down for long.
-    pub(super) fn forget_acknowledged(&mut self) {
-        self.present.values_mut().for_each(|known| known.acknowledged = false);
-        self.gone.values_mut().for_each(|known| known.acknowledged = false);
-    }
 }
 
 #[cfg(test)]
@@ -217,8 +211,6 @@ mod tests {
         members.leave(2, Some(1));
         members.done(&done(None, false));
         assert_eq!(listed(&mut members), ["a!", "c", "-b"]);
-        members.forget_acknowledged();
-        assert_eq!(listed(&mut members), ["a", "c", "-b"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Members of this node's channels at other nodes.
 //!
 //! The home keeps them while it has a link to their node, and for a while after. Then it announces
-//! their leaves, as it does at once for a node that has started again.
+//! their leaves, as it does at once for a node that has started again. From then on it knows itself
+//! which joins of the node it has announced; the node cannot, as it may notice a lost link late.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
@@ -85,19 +86,25 @@ impl Home {
         self.members.parts.iter().map(|part| part.lock().values().map(BTreeMap::len).sum::<usize>()).sum()
     }
 
+    /// The channel of a watch, and whether the members of its node have expired.
+    fn watched(&self, node: NodeIndex, number: u64) -> Option<(Arc<str>, bool)> {
+        let front = self.front(node).lock();
+        Some((front.watches.get(&number)?.clone(), front.expired))
+    }
+
     pub(crate) fn on_member_list(&self, node: NodeIndex, outbox: &Outbox, list: MemberList) {
         let MemberList { number, present, gone, last } = list;
-        let Some(name) = self.front(node).lock().watches.get(&number).cloned() else { return };
+        let Some((name, expired)) = self.watched(node, number) else { return };
         let mut clients = BTreeSet::new();
         for wire in present {
-            let acknowledged = wire.acknowledged;
+            let acknowledged = wire.acknowledged && !expired;
             if let Some((client, member)) = wire.member() {
                 clients.insert(client);
                 self.present(node, &name, client, member, !acknowledged);
             }
         }
         for wire in gone {
-            let acknowledged = wire.acknowledged;
+            let acknowledged = wire.acknowledged && !expired;
             if let Some((client, member)) = wire.member() {
                 self.gone(node, &name, client, &member, acknowledged);
             }
@@ -120,8 +127,8 @@ impl Home {
 
     pub(crate) fn on_member(&self, node: NodeIndex, outbox: &Outbox, event: MemberEvent) {
         let MemberEvent { number, member: wire, gone } = event;
-        let Some(name) = self.front(node).lock().watches.get(&number).cloned() else { return };
-        let (id, acknowledged) = (wire.client.clone(), wire.acknowledged);
+        let Some((name, expired)) = self.watched(node, number) else { return };
+        let (id, acknowledged) = (wire.client.clone(), wire.acknowledged && !expired);
         let Some((client, member)) = wire.member() else { return };
         match gone {
             false => self.present(node, &name, client, member, !acknowledged),
@@ -203,7 +210,7 @@ impl Home {
             // Under the lock, so that no link begins in between.
             let mut front = front.lock();
             if front.down_since.is_some_and(|since| now >= since + self.members.node_ttl) {
-                front.down_since = None;
+                (front.down_since, front.expired) = (None, true);
                 self.remove_members(NodeIndex(index as u16));
             }
         }

@@ -133,6 +133,24 @@ async fn the_last_member_leaves_while_the_link_is_down_for_long() {
 }
 
 #[tokio::test]
+async fn members_join_again_when_their_node_notices_a_lost_link_late() {
+    let hub = Hub::default();
+    let [home, one, two] = cluster(&hub).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann"]).await;
+    one.channels.presence("c", 0).await.expect("answered");
+    one.sessions.busy.send_replace(true);
+    hub.block("one", "home");
+    until(|| two.sessions.announced("c") == ["ann", "-ann"]).await;
+    assert!(one.is_up("home"), "it does not read its links");
+    hub.heal();
+    one.sessions.busy.send_replace(false);
+    until(|| two.sessions.announced("c") == ["ann", "-ann", "ann"]).await;
+    assert_eq!(home.sessions.present("c"), ["ann"]);
+}
+
+#[tokio::test]
 async fn the_members_of_a_lost_node_leave_later_and_those_of_a_restarted_one_at_once() {
     let hub = Hub::default();
     let [home, one, two] = cluster(&hub).await;
