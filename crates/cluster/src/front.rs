@@ -175,7 +175,7 @@ impl Front {
             queued: false,
             changed: Arc::default(),
             questions: Vec::new(),
-            members: FrontMembers::default(),
+            members: FrontMembers::new(self.sabotage),
         });
         entry.attached += 1;
         self.watch(channel, entry);
@@ -203,7 +203,8 @@ impl Front {
             let number = self.next_number();
             home.watch(number, name);
             home.send(Kind::Watch(entry.channel.watch(number, name)).to_bytes());
-            for list in entry.members.list(number) {
+            let lists = entry.members.list(number);
+            for list in lists.into_iter().filter(|_| self.sabotage != ClusterSabotage::NoSnapshot) {
                 home.send(Kind::MemberList(list).to_bytes());
             }
         } else if home.is_up() {

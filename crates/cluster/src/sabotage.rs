@@ -37,4 +37,10 @@ pub enum ClusterSabotage {
     FrameDropped,
     /// The node of a publisher decides idempotency keys.
     KeyAtFront,
+    /// A front does not send its members with a new watch.
+    NoSnapshot,
+    /// A front forgets the leaves that the home has not acknowledged.
+    ForgottenLeaves,
+    /// An acknowledged join counts as announced, also after the home has announced the leave.
+    AnnouncedForever,
 }

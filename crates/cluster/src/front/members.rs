@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::frame::members::{MemberDone, MemberEvent, MemberList, WireMember};
 use crate::members::{ClientId, Member};
+use crate::sabotage::ClusterSabotage;
 
 /// Leaves of a channel without an acknowledgement, at most. Beyond it, leaves are not announced.
 const GONE_MAX: usize = 65_536;
@@ -34,9 +35,14 @@ pub(super) struct FrontMembers {
     /// The changes after the list of the current watch that the home has not acknowledged, each
     /// client's number of them. An earlier acknowledgement does not cover the last one.
     after_list: BTreeMap<ClientId, u32>,
+    sabotage: ClusterSabotage,
 }
 
 impl FrontMembers {
+    pub(super) fn new(sabotage: ClusterSabotage) -> Self {
+        Self { sabotage, ..Self::default() }
+    }
+
     /// Whether the home needs to know nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.present.is_empty() && self.gone.is_empty()
@@ -70,7 +76,7 @@ impl FrontMembers {
             *self.after_list.entry(client).or_default() += 1;
             MemberEvent { number, member: WireMember::new(client, &known.member, known.acknowledged), gone: true }
         });
-        if known.sent && self.gone.len() < GONE_MAX {
+        if known.sent && self.gone.len() < GONE_MAX && self.sabotage != ClusterSabotage::ForgottenLeaves {
             self.gone.insert(client, known);
         }
         event
@@ -102,7 +108,7 @@ impl FrontMembers {
     /// The home has acknowledged a change, or the list.
     pub(super) fn done(&mut self, done: &MemberDone) {
         if done.client.is_empty() {
-            let Self { present, gone, after_list } = self;
+            let Self { present, gone, after_list, .. } = self;
             let listed = |client: &ClientId| !after_list.contains_key(client);
             present.iter_mut().filter(|(client, _)| listed(client)).for_each(|(_, known)| known.acknowledged = true);
             gone.retain(|client, _| !listed(client));

@@ -20,6 +20,7 @@ use crate::hashing::SeededHashes;
 use crate::members::{ClientId, Member, MemberChange};
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
+use crate::sabotage::ClusterSabotage;
 
 /// A member at another node.
 struct Elsewhere {
@@ -89,7 +90,8 @@ impl Home {
     /// The channel of a watch, and whether the members of its node have expired.
     fn watched(&self, node: NodeIndex, number: u64) -> Option<(Arc<str>, bool)> {
         let front = self.front(node).lock();
-        Some((front.watches.get(&number)?.clone(), front.expired))
+        let expired = front.expired && self.sabotage != ClusterSabotage::AnnouncedForever;
+        Some((front.watches.get(&number)?.clone(), expired))
     }
 
     pub(crate) fn on_member_list(&self, node: NodeIndex, outbox: &Outbox, list: MemberList) {

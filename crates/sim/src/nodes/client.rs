@@ -25,6 +25,12 @@ impl World {
                 continue;
             };
             let stay = self.plan.users.stay.mul_f64(rng.below(1000) as f64 / 1000.0);
+            if self.plan.shape.members > 0
+                && rng.one_in(4)
+                && let Some(node) = self.node(node)
+            {
+                node.sessions.change(client);
+            }
             tokio::select! {
                 biased;
                 _ = ended => {}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use steadfast_store::{History, Position, Publication};
 
+use super::members::MemberLedger;
 use super::plan::{ChannelRule, Keeps};
 use crate::model::channels::{Channels, Keeping, NUMBER_BYTES, body_of};
 use crate::rng::stream_bytes;
@@ -42,6 +43,7 @@ struct HomeChannel {
 pub(crate) struct ClusterLedger {
     channels: Vec<HomeChannel>,
     pub(crate) clients: Vec<ClientState>,
+    pub(crate) members: MemberLedger,
     unstored: BTreeMap<u64, usize>,
     pub(crate) violation: Option<String>,
     pub(crate) deliveries: u64,
@@ -76,8 +78,8 @@ impl ClusterLedger {
             keyed: BTreeMap::new(),
         };
         let channels = rules.iter().map(channel).collect();
-        let unstored = BTreeMap::new();
-        Self { channels, clients, unstored, violation: None, deliveries: 0, recoveries: 0, resets: 0 }
+        let (members, unstored) = (MemberLedger::default(), BTreeMap::new());
+        Self { channels, clients, members, unstored, violation: None, deliveries: 0, recoveries: 0, resets: 0 }
     }
 
     /// Notes the first violation.

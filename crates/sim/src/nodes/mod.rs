@@ -4,11 +4,12 @@
 //! and return with their position, also at another node. Publishers publish at any node. Nodes
 //! restart: with a close, with kill -9, or with a power cut. A `ClusterLedger` decides what each
 //! session may see. At the end the faults stop: each session must then be at the end of its
-//! channel, and nothing may be left behind.
+//! channel, the presence must be the sessions, and nothing may be left behind.
 
 mod client;
 mod ledger;
 mod machine;
+mod members;
 mod network;
 mod node;
 mod plan;

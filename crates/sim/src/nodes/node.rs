@@ -110,6 +110,9 @@ impl World {
         let Some(one) = self.nodes[node].lock().take() else { return Ok(()) };
         self.note("down", node, || format!("{end:?}"));
         // A process that closes ends its sessions first.
+        if end == NodeEnd::Closed {
+            one.sessions.end();
+        }
         one.sessions.clear();
         if end == NodeEnd::Closed {
             one.stop.send_replace(true);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steadfast_cluster::ClusterSabotage;
+use steadfast_cluster::{ClusterSabotage, HistoryBounds};
 use steadfast_store::StoreSabotage;
 
 use super::variants::{self, NodesVariant, SessionSabotage};
@@ -29,6 +29,15 @@ pub(crate) struct ChannelRule {
     pub(crate) keeps: Keeps,
     pub(crate) size: u64,
     pub(crate) ttl_ms: u64,
+    /// Its subscribers are members.
+    pub(crate) members: bool,
+}
+
+impl ChannelRule {
+    /// What the channel keeps.
+    pub(crate) fn bounds(&self) -> Option<HistoryBounds> {
+        (self.keeps != Keeps::Nothing).then_some(HistoryBounds { size: self.size, ttl_ms: self.ttl_ms })
+    }
 }
 
 /// Probabilities of the faults, as weights.
@@ -62,6 +71,8 @@ pub(crate) struct ClusterShape {
     pub(crate) latency_us: u64,
     /// Kind, size and time to live of each channel. Its home follows from the roster.
     pub(crate) channels: Vec<(Keeps, u64, u64)>,
+    /// Channels whose subscribers are members: those with a number below it.
+    pub(crate) members: usize,
 }
 
 /// The clients and publishers.
@@ -159,6 +170,7 @@ impl NodesPlan {
             window_bytes: *rng.pick(&[1 << 10, 64 << 10]),
             latency_us: *rng.pick(&[50, 1000, 20_000, 200_000]),
             channels: channels[..rng.range(1, 4) as usize].to_vec(),
+            members: 0,
         };
         let users = UserPlan {
             clients: rng.range(2, 6),
@@ -179,6 +191,7 @@ impl NodesPlan {
             lasts: Duration::from_secs(*rng.pick(&[2, 5, 10, 20])),
             defects: Defects::default(),
         };
+        plan.shape.members = rng.below(4) as usize;
         if let Some(variant) = variant {
             variants::adjust(variant, &mut plan, rng);
         }

@@ -156,7 +156,11 @@ impl World {
     }
 
     /// Carries out a request in the process of a node; `None`: the process has ended.
-    async fn at<T: Send + 'static>(&self, node: Node, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    pub(super) async fn at<T: Send + 'static>(
+        &self,
+        node: Node,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
         let (done, result) = oneshot::channel();
         node.machine.env().spawn("request", async move {
             let _ = done.send(work.await);

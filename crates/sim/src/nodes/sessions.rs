@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_cluster::{Attachment, Channels, HistoryBounds, Sessions};
+use steadfast_cluster::{Attachment, Channels, ClientId, Member, MemberChange, Sessions};
 use steadfast_flow::{BoxFuture, Env};
 use steadfast_store::{ChannelSink, HistoryQuery, Position, Publication};
 use tokio::sync::{oneshot, watch};
 
 use super::ledger::{Answer, ClusterLedger};
+use super::members::NodeMembers;
 use super::plan::{ChannelRule, Keeps};
 use super::variants::SessionSabotage;
 use crate::executor::Executor;
@@ -34,6 +35,7 @@ struct Session {
     channel: usize,
     attempt: u64,
     progress: Progress,
+    channels: Channels,
     attachment: Option<Attachment>,
     /// Dropped when the session ends.
     _end: oneshot::Sender<()>,
@@ -59,6 +61,7 @@ pub(crate) struct NodeSessions {
     pub(crate) sabotage: SessionSabotage,
     /// Whether publications are not taken for now.
     pub(crate) busy: watch::Sender<bool>,
+    pub(crate) members: NodeMembers,
     state: Mutex<State>,
 }
 
@@ -75,6 +78,7 @@ impl NodeSessions {
             node,
             incarnation,
             executor: executor.clone(),
+            members: NodeMembers::default(),
             env,
             ledger: ledger.clone(),
             rules,
@@ -84,7 +88,7 @@ impl NodeSessions {
         }
     }
 
-    fn note(&self, what: &'static str, numbers: [u64; 3], text: impl FnOnce() -> String) {
+    pub(super) fn note(&self, what: &'static str, numbers: [u64; 3], text: impl FnOnce() -> String) {
         let node = self.node;
         self.executor
             .trace()
@@ -109,11 +113,10 @@ impl NodeSessions {
         }
         let channel = self.ledger.lock().clients[client].channel;
         let (rule, name) = (self.rules[channel], Arc::<str>::from(channel_name(channel)));
-        let bounds = HistoryBounds { size: rule.size, ttl_ms: rule.ttl_ms };
         let stored = rule.keeps != Keeps::Nothing;
-        let attachment = channels.attach(&name, stored.then_some(bounds));
+        let attachment = channels.attach(&name, rule.bounds());
         let keeps = Progress::Subscribing(Vec::new());
-        let session = Session { channel, attempt, progress: keeps, attachment, _end: end };
+        let session = Session { channel, attempt, progress: keeps, channels: channels.clone(), attachment, _end: end };
         {
             let mut state = self.state.lock();
             if state.ended {
@@ -165,6 +168,7 @@ impl NodeSessions {
         let Progress::Subscribing(kept) = &mut session.progress else { return false };
         let kept = std::mem::take(kept);
         session.progress = Progress::Active;
+        let (channels, channel) = (session.channels.clone(), session.channel);
         self.note("active", [client as u64, answer.position.offset, 0], || {
             let missed = answer.missed.len();
             format!("client {client} at {:?}, recovered {}, {missed} missed", answer.position, answer.recovered)
@@ -172,6 +176,8 @@ impl NodeSessions {
         let mut ledger = self.ledger.lock();
         ledger.subscribed(client, answer, self.env.wall_ms());
         kept.iter().for_each(|publication| ledger.delivered(client, publication));
+        drop((ledger, state));
+        self.join(&channels, channel, client);
         true
     }
 
@@ -183,11 +189,36 @@ impl NodeSessions {
                 state.sessions.get(&client).is_some_and(|one| attempt.is_none_or(|wanted| one.attempt == wanted));
             if is_it { state.sessions.remove(&client) } else { None }
         };
-        if let Some(Session { attachment, .. }) = ended {
+        if let Some(Session { channel, channels, attachment, .. }) = ended {
             self.ledger.lock().left(client);
             self.note("left", [client as u64, 0, 0], || format!("client {client}"));
+            self.unsubscribed(&channels, channel, client);
             drop(attachment);
         }
+    }
+
+    /// The information of a client changes, if it is subscribed.
+    pub(crate) fn change(&self, client: usize) {
+        let found = self.state.lock().sessions.get(&client).map(|one| (one.channels.clone(), one.channel));
+        if let Some((channels, channel)) = found {
+            self.update(&channels, channel, client);
+        }
+    }
+
+    /// Whether a session is subscribed to a channel.
+    pub(crate) fn has_subscriber(&self, channel: usize) -> bool {
+        let is_active = |session: &Session| matches!(session.progress, Progress::Active);
+        self.state.lock().sessions.values().any(|session| session.channel == channel && is_active(session))
+    }
+
+    /// Ends all subscriptions one by one, and takes no more.
+    pub(crate) fn end(&self) {
+        let clients: Vec<usize> = {
+            let mut state = self.state.lock();
+            state.ended = true;
+            state.sessions.keys().copied().collect()
+        };
+        clients.into_iter().for_each(|client| self.leave(client, None));
     }
 
     /// Ends all subscriptions, as the end of the process does.
@@ -197,7 +228,10 @@ impl NodeSessions {
             state.ended = true;
             std::mem::take(&mut state.sessions)
         };
-        sessions.keys().for_each(|client| self.ledger.lock().left(*client));
+        for (client, session) in &sessions {
+            self.ledger.lock().left(*client);
+            self.forget(session.channel, *client);
+        }
     }
 }
 
@@ -246,13 +280,32 @@ impl Sessions for NodeSessions {
                     Progress::Subscribing(_) if self.sabotage == SessionSabotage::KeptOverReset => {}
                     Progress::Subscribing(_) | Progress::Failed => session.progress = Progress::Failed,
                     Progress::Active if ledger.reset(client, position, now_ms) => {
-                        ended.extend(sessions.remove(&client))
+                        ended.extend(sessions.remove(&client).map(|session| (client, session)))
                     }
                     Progress::Active => {}
                 }
             }
         }
-        drop(ended);
+        for (client, session) in ended {
+            self.unsubscribed(&session.channels, session.channel, client);
+        }
+    }
+
+    fn member_changed(&self, name: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
+        self.members.changed((Self::number(name), client), member, change);
+    }
+
+    fn announce(&self, name: &Arc<str>, client: ClientId, _: &Member, change: MemberChange) {
+        self.on_announced(Self::number(name), client, change);
+    }
+
+    fn presence(&self, name: &str, limit: usize) -> Vec<(ClientId, Member)> {
+        self.members.list(Self::number(name), limit)
+    }
+
+    fn presence_counts(&self, name: &str) -> (u32, u32) {
+        let clients = self.members.list(Self::number(name), usize::MAX).len() as u32;
+        (clients, clients)
     }
 
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {

@@ -1,4 +1,10 @@
 //! Broken clusters that test the simulator: it must catch each.
+//!
+//! Not among them, because they are harmless with fixed homes:
+//!
+//! - A home that adds a list of members to those that it knows: the list names the leaves, too.
+//! - An older link that replaces a newer one: it closes that one, and the next link sends a list.
+//! - Acknowledgements without a lease: a home has no successor.
 
 use std::time::Duration;
 
@@ -34,7 +40,7 @@ pub(crate) enum Defect {
 
 use Defect::{Cluster, Session, Store};
 
-const NAMES: [(&str, Defect); 20] = [
+const NAMES: [(&str, Defect); 23] = [
     ("read-before-watch", Cluster(C::ReadBeforeWatch)),
     ("watch-number-ignored", Cluster(C::WatchNumberIgnored)),
     ("no-last-position", Cluster(C::NoLastPosition)),
@@ -50,6 +56,9 @@ const NAMES: [(&str, Defect); 20] = [
     ("break-unnoticed", Cluster(C::BreakUnnoticed)),
     ("frame-dropped", Cluster(C::FrameDropped)),
     ("key-at-front", Cluster(C::KeyAtFront)),
+    ("no-snapshot", Cluster(C::NoSnapshot)),
+    ("forgotten-leaves", Cluster(C::ForgottenLeaves)),
+    ("announced-forever", Cluster(C::AnnouncedForever)),
     ("publish-before-flush", Store(S::PublishBeforeFlush)),
     ("fan-out-order", Store(S::FanOutOrder)),
     ("offset-reused", Store(S::OffsetReused)),
@@ -90,8 +99,18 @@ fn asks_home(plan: &mut NodesPlan, size: u64, pause: Duration) {
     plan.users.clears = false;
 }
 
+/// Few clients, each of which is a member, and links that are often down.
+fn members(plan: &mut NodesPlan) {
+    plan.shape.members = plan.shape.channels.len();
+    plan.faults.weights = Weights { breaks: 1, blocks: 4, lags: 0, stalls: 0, homes: 1, fronts: 0 };
+    (plan.faults.operators, plan.faults.calm) = (3, Duration::from_secs(2));
+    (plan.users.clients, plan.users.publishers, plan.users.pause) = (2, 1, Duration::from_secs(2));
+    (plan.users.stay, plan.lasts) = (Duration::from_secs(15), Duration::from_secs(20));
+}
+
 /// Adjusts the settings so that the variant shows, and adds its defect.
 pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng) {
+    plan.shape.members = 0;
     match variant.0 {
         Cluster(C::TailOverEpoch | C::NoResetOnEpoch | C::OffsetOnly) | Store(S::OffsetReused) => epochs(plan),
         // Subscriptions wait for a question while publications arrive.
@@ -139,6 +158,13 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
         Cluster(C::NoLastPosition | C::MissingIgnored | C::BreakUnnoticed | C::ReadBeforeWatch | C::AheadRefused) => {
             plan.faults.operators = plan.faults.operators.max(1);
             plan.faults.weights.breaks = plan.faults.weights.breaks.max(4);
+        }
+        Cluster(C::NoSnapshot | C::ForgottenLeaves) => members(plan),
+        Cluster(C::AnnouncedForever) => {
+            members(plan);
+            plan.faults.weights = Weights { breaks: 0, blocks: 1, lags: 0, stalls: 0, homes: 0, fronts: 0 };
+            (plan.faults.operators, plan.faults.calm) = (3, Duration::from_millis(500));
+            (plan.shape.homes, plan.shape.nodes) = (1, 2);
         }
         Store(S::PublishBeforeFlush) => plan.faults.weights.homes = 6,
         _ => {}

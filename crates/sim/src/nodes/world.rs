@@ -81,7 +81,8 @@ impl World {
             .map(|(channel, (keeps, size, ttl_ms))| {
                 let name = own.name(own.home(&channel_name(channel)));
                 let home = (0..plan.shape.nodes).find(|node| format!("node{node}") == name).unwrap_or(0);
-                ChannelRule { home, keeps: *keeps, size: *size, ttl_ms: *ttl_ms }
+                let members = channel < plan.shape.members;
+                ChannelRule { home, keeps: *keeps, size: *size, ttl_ms: *ttl_ms, members }
             })
             .collect();
         let mut client = |_| {
@@ -144,7 +145,7 @@ impl World {
         self.phase.send_replace(Phase::Left);
         env.sleep(IDLE).await;
         for (at, status) in self.statuses() {
-            if (status.watched, status.watches, status.tail_bytes) != (0, 0, 0) {
+            if (status.watched, status.watches, status.tail_bytes, status.members) != (0, 0, 0, 0) {
                 return Err(format!("LEAK: node {at} keeps {status:?}"));
             }
         }
@@ -201,6 +202,8 @@ impl World {
         self.note("rest", 0, String::new);
         self.ledger.lock().check_rest();
         self.check_watches().await?;
+        self.check_members().await?;
+        self.visit(rng).await?;
         self.outcome()?;
         let unstored = self.publish_last(rng).await;
         self.settle(STEP).await;
