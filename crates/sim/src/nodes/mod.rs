@@ -123,8 +123,11 @@ fn run_one(seed: u64, options: &NodesOptions, keep: usize) -> NodesRun {
     };
     let (ledger, incarnations, nodes) = (world.ledger.clone(), world.incarnations.clone(), world.nodes.clone());
     let end = executor.run(world.run(rng), STEPS_MAX, TIME_MAX);
-    // Sessions hold what their node holds.
-    nodes.iter().filter_map(|node| node.lock().take()).for_each(|node| node.sessions.clear());
+    // Sessions hold what their node holds, and so do the tasks of its process.
+    for node in nodes.iter().filter_map(|node| node.lock().take()) {
+        node.sessions.clear();
+        node.kill();
+    }
     executor.shut_down();
     run.lives = incarnations.lock().total();
     let mut ledger = ledger.lock();

@@ -7,7 +7,7 @@ use steadfast_cluster::{
 };
 use steadfast_disk::Disk;
 use steadfast_log::LogOptions;
-use steadfast_store::{PoolDisk, Store, StoreOptions};
+use steadfast_store::{ChannelSink, PoolDisk, Publication, Store, StoreOptions};
 use tokio::sync::watch;
 
 use super::machine::NodeProcess;
@@ -39,6 +39,21 @@ pub(crate) struct Node {
     pub(crate) channels: Channels,
     pub(crate) sessions: Arc<NodeSessions>,
     stop: Arc<watch::Sender<bool>>,
+}
+
+struct NoSink;
+
+impl ChannelSink for NoSink {
+    fn published(&self, _: &Arc<str>, _: u32, _: &Arc<Publication>) {}
+}
+
+impl Node {
+    /// Ends the process, and frees its memory: its store and its channels hold each other.
+    pub(crate) fn kill(&self) {
+        self.machine.kill();
+        let sink: Arc<dyn ChannelSink> = Arc::new(NoSink);
+        self.store.set_channel_sink(&sink);
+    }
 }
 
 pub(crate) fn roster(own: usize, plan: &NodesPlan) -> Result<Roster, String> {
@@ -120,7 +135,7 @@ impl World {
             let of = |(_, rule): &(usize, &super::plan::ChannelRule)| rule.home == node;
             self.rules.iter().enumerate().filter(of).for_each(|(channel, _)| self.ledger.lock().closed(channel));
         }
-        one.machine.kill();
+        one.kill();
         {
             let mut device = self.devices[node].lock();
             if matches!(end, NodeEnd::Cut | NodeEnd::Rebooted) { device.cut() } else { device.kill() }
