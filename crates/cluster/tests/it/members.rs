@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use steadfast_cluster::{Attachment, ChannelError, Member};
+use steadfast_cluster::{Attachment, ChannelError, Member, Publish};
 use steadfast_flow::Env;
 
-use crate::hub::{Hub, NODE_TTL, Node, roster, until};
+use crate::hub::{Hub, NODE_TTL, Node, OUTBOX_BYTES, roster, until};
 
 const NODES: [&str; 3] = ["home", "one", "two"];
 
@@ -89,6 +89,26 @@ async fn a_client_that_returns_at_once_joins_again() {
     join(&one, "ann");
     until(|| two.sessions.announced("c") == ["ann", "-ann", "ann"]).await;
     assert_eq!(home.sessions.present("c"), ["ann"]);
+}
+
+#[tokio::test]
+async fn a_half_full_outbox_gets_no_joins_and_keeps_the_link() {
+    let [home, one, two] = cluster(&Hub::default()).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    one.sessions.busy.send_replace(true);
+    let publish = || Publish { body: "x".repeat(1 << 20).into(), key: String::new(), permit: None };
+    for _ in 0..3 {
+        home.channels.deliver("c", publish()).await.expect("sent").committed().await.expect("delivered");
+    }
+    until(|| home.link("one").outbox_bytes > OUTBOX_BYTES / 2).await;
+    join(&two, "ann");
+    until(|| home.sessions.present("c") == ["ann"]).await;
+    one.sessions.busy.send_replace(false);
+    until(|| one.sessions.payloads("c").len() == 3).await;
+    join(&two, "bob");
+    until(|| one.sessions.announced("c") == ["bob"]).await;
+    assert_eq!(two.sessions.announced("c"), ["ann", "bob"]);
+    assert_eq!(home.link("one").established, 1);
 }
 
 #[tokio::test]
