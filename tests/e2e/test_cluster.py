@@ -118,7 +118,7 @@ def test_both_nodes_find_the_home_of_a_channel_in_the_configuration(nodes, tmp_p
         file = tmp_path / f"{own}.toml"
         file.write_text(f'[cluster]\nname = "{own}"\nnodes = [{listed}]\nhomes = {homes}\nsecret = "0123456789abcdef"\n')
         command = ["cluster", "ring", channel, "--config", str(file)]
-        bare = nodes.make_server(name="bare", start=False)
+        bare = nodes.make_server(name="bare", start=False, settings={"live.listen": "127.0.0.1:0"})
         found = json.loads(bare.command(*command, "--json").stdout)
         home = found["home"]
         assert found["channel"] == channel and home["address"] == f"127.0.0.1:{nodes.ports[home['name']]}"

@@ -246,15 +246,32 @@ impl Channels {
         }
     }
 
-    fn check(&self, body: &Bytes) -> Result<(), ChannelError> {
+    /// Checks the length of a payload.
+    ///
+    /// # Errors
+    /// It is longer than a cluster can carry.
+    pub fn check(&self, body: &Bytes) -> Result<(), ChannelError> {
         let fits = self.0.cluster.is_none() || body.len() <= BODY_BYTES_MAX;
         if fits { Ok(()) } else { Err(ChannelError::TooLarge) }
     }
 
-    /// Delivers a publication of a channel of this node to other nodes only.
-    pub fn send_to_others(&self, channel: &str, publication: impl FnOnce() -> Publication) {
-        if self.0.cluster.is_some() {
-            self.0.home.publish(channel, &publication());
+    /// Delivers a publication of a channel of this node that is not stored: to other nodes, and
+    /// with `here` to the sessions of this one. All get such publications in one order.
+    pub fn deliver_unstored(&self, channel: &str, publication: impl FnOnce() -> Publication, here: impl FnOnce()) {
+        match self.0.cluster {
+            Some(_) => self.0.home.publish(channel, &publication(), here),
+            None => here(),
+        }
+    }
+
+    /// Checks that a join can be sent to the home of a channel.
+    ///
+    /// # Errors
+    /// The link to the home has too much to send.
+    pub fn check_join(&self, channel: &str) -> Result<(), ChannelError> {
+        match self.remote(channel) {
+            Some((front, home)) if !front.may_join(home) => Err(ChannelError::Busy),
+            _ => Ok(()),
         }
     }
 

@@ -404,6 +404,11 @@ impl Front {
         self.part(channel).lock().get(channel)?.channel.current()
     }
 
+    /// Whether more joins may be sent to a home now.
+    pub(crate) fn may_join(&self, home: NodeIndex) -> bool {
+        self.home(home).lock().may_join()
+    }
+
     /// A client at this node subscribed to a channel, after it was attached.
     pub(crate) fn member_joined(&self, name: &str, client: ClientId, member: Arc<Member>) {
         self.change_member(name, |members, watch| members.join(client, member, watch));

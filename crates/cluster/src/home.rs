@@ -287,8 +287,8 @@ impl Home {
     }
 
     /// Sends a publication to the nodes that watch its channel, once each.
-    pub(crate) fn publish(&self, channel: &str, publication: &Publication) {
-        self.watchers.publish(channel, publication);
+    pub(crate) fn publish(&self, channel: &str, publication: &Publication, here: impl FnOnce()) {
+        self.watchers.publish(channel, publication, here);
     }
 }
 
@@ -299,10 +299,11 @@ fn is_far(last: Position, top: Position) -> bool {
 
 impl ChannelSink for Home {
     fn published(&self, channel: &Arc<str>, epoch: u32, publication: &Arc<Publication>) {
-        self.watchers.publish(channel, publication);
-        if let Some(sessions) = self.sessions.get() {
-            sessions.published(channel, epoch, publication);
-        }
+        self.watchers.publish(channel, publication, || {
+            if let Some(sessions) = self.sessions.get() {
+                sessions.published(channel, epoch, publication);
+            }
+        });
     }
 }
 

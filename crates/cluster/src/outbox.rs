@@ -80,9 +80,9 @@ impl Outbox {
         self.shared.closed.send_replace(true);
     }
 
-    /// Whether more than half of the outbox waits to be sent.
-    pub fn is_half_full(&self) -> bool {
-        self.bytes() > self.shared.bytes_max / 2
+    /// Whether more than that many quarters of the outbox wait to be sent.
+    pub(crate) fn is_beyond_quarters(&self, quarters: u64) -> bool {
+        self.bytes() > self.shared.bytes_max / 4 * quarters
     }
 
     /// Whether the link has ended.

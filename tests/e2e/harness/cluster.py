@@ -24,7 +24,7 @@ class Nodes:
         nodes = ",".join(f"{node}={self.address(node)}:{port}" for node, port in self.ports.items())
         own = {"name": name, "nodes": nodes, "homes": self.homes, "secret": "0123456789abcdef",
                "listen": f"{self.address(name)}:{self.ports[name]}", **settings}
-        own = {f"cluster.{key}": value for key, value in own.items()}
+        own = {f"cluster.{key}": value for key, value in own.items()} | {"live.listen": f"{self.address(name)}:0"}
         options = {"address": self.address(name), "wrapper": self.networks.wrapper(name)} if self.networks else {}
         self.servers[name] = self.make_server(name=name, start=start, settings=own, args=args, **options)
         return self.servers[name]

@@ -18,6 +18,16 @@ const UNANSWERED_MAX: usize = 1000;
 /// Requests without an answer, at most.
 const REQUESTS_MAX: usize = 65_536;
 
+/// Quarters of the outbox beyond which a new join is refused.
+const JOIN_QUARTERS: u64 = 1;
+
+/// Quarters of the outbox beyond which a publication is refused.
+const PUBLISH_QUARTERS: u64 = 2;
+
+/// Quarters of the outbox beyond which other requests are refused, and watches are delayed. The
+/// rest is for leaves, and for the lists of members after a watch.
+const REQUEST_QUARTERS: u64 = 3;
+
 /// The answer to a request.
 pub(super) type Answer = Result<Response, ChannelError>;
 
@@ -78,7 +88,14 @@ impl HomeLink {
     /// Whether one more watch may be sent now. The lists of members that follow must not fill the
     /// outbox.
     pub(super) fn may_watch(&self) -> bool {
-        self.outbox.as_ref().is_some_and(|outbox| self.unanswered < UNANSWERED_MAX && !outbox.is_half_full())
+        self.outbox
+            .as_ref()
+            .is_some_and(|outbox| self.unanswered < UNANSWERED_MAX && !outbox.is_beyond_quarters(REQUEST_QUARTERS))
+    }
+
+    /// Whether the joins of more members may be sent now.
+    pub(super) fn may_join(&self) -> bool {
+        self.outbox.as_ref().is_none_or(|outbox| !outbox.is_beyond_quarters(JOIN_QUARTERS))
     }
 
     pub(super) fn enqueue(&mut self, channel: &Arc<str>) {
@@ -117,10 +134,16 @@ impl HomeLink {
     }
 
     /// Sends a request. Requests on one link arrive in their order.
-    pub(super) fn request(&mut self, number: u64, frame: Bytes) -> Result<oneshot::Receiver<Answer>, ChannelError> {
+    pub(super) fn request(
+        &mut self,
+        number: u64,
+        frame: Bytes,
+        publishes: bool,
+    ) -> Result<oneshot::Receiver<Answer>, ChannelError> {
+        let quarters = if publishes { PUBLISH_QUARTERS } else { REQUEST_QUARTERS };
         let outbox = self.outbox.as_ref().ok_or(ChannelError::HomeUnreachable)?;
         // A home that reads slowly refuses requests instead of losing the link.
-        if self.requests.len() >= REQUESTS_MAX || outbox.is_half_full() {
+        if self.requests.len() >= REQUESTS_MAX || outbox.is_beyond_quarters(quarters) {
             return Err(ChannelError::Busy);
         }
         if !outbox.send(frame) {
@@ -146,22 +169,27 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_half_full_outbox_delays_watches_and_refuses_requests() {
+    async fn each_kind_of_frame_leaves_a_part_of_the_outbox_to_others() {
         let mut link = HomeLink::new(Duration::ZERO);
         let frame = || Bytes::from_static(b"0123456789");
-        assert_eq!(link.request(1, frame()).err(), Some(ChannelError::HomeUnreachable));
-        let (outbox, frames) = Outbox::new(39);
+        assert_eq!(link.request(1, frame(), true).err(), Some(ChannelError::HomeUnreachable));
+        assert!(link.may_join(), "without a link nothing is sent");
+        let (outbox, frames) = Outbox::new(40);
         let mut frames = Box::pin(frames);
         link.up(&outbox, vec!["a".into(), "b".into()]);
-        assert!(link.next().is_some());
-        let answer = link.request(1, frame());
-        assert!(answer.is_ok());
-        link.send(frame());
-        assert!(link.next().is_none() && !link.may_watch(), "20 of 39 bytes wait");
-        assert_eq!(link.request(2, frame()).err(), Some(ChannelError::Busy));
-        frames.next().await;
-        assert!(link.next().is_some());
-        assert!(link.request(2, frame()).is_ok());
-        assert!(!outbox.is_closed());
+        let mut states = Vec::new();
+        for number in 0..5 {
+            let publishes = link.request(10 + number, Bytes::new(), true).is_ok();
+            let requests = link.request(20 + number, Bytes::new(), false).is_ok();
+            states.push((link.may_join(), publishes, requests, link.may_watch()));
+            link.send(frame());
+        }
+        let (yes, no) = (true, false);
+        assert_eq!(
+            states,
+            [(yes, yes, yes, yes), (yes, yes, yes, yes), (no, yes, yes, yes), (no, no, yes, yes), (no, no, no, no)]
+        );
+        assert!(outbox.is_closed(), "50 of 40 bytes");
+        assert!(frames.next().await.is_none());
     }
 }

@@ -7,6 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use prost::Message;
+
 use crate::frame::members::{MemberDone, MemberEvent, MemberList, WireMember};
 use crate::members::{ClientId, Member};
 use crate::sabotage::ClusterSabotage;
@@ -14,8 +17,8 @@ use crate::sabotage::ClusterSabotage;
 /// Leaves of a channel without an acknowledgement, at most. Beyond it, leaves are not announced.
 const GONE_MAX: usize = 65_536;
 
-/// Members in a frame of a list.
-const LISTED_TOGETHER: usize = 1000;
+/// Members in a frame of a list, and bytes of them, at most; but at least one member.
+const LISTED_TOGETHER: (usize, usize) = (1000, 1 << 20);
 
 struct Known {
     member: Arc<Member>,
@@ -74,7 +77,9 @@ impl FrontMembers {
         known.leave_sent = watch.is_some();
         let event = watch.map(|number| {
             *self.after_list.entry(client).or_default() += 1;
-            MemberEvent { number, member: WireMember::new(client, &known.member, known.acknowledged), gone: true }
+            // The home has its information.
+            let client = Bytes::copy_from_slice(&client.to_be_bytes());
+            MemberEvent { number, member: WireMember { client, ..WireMember::default() }, gone: true }
         });
         if known.sent && self.gone.len() < GONE_MAX && self.sabotage != ClusterSabotage::ForgottenLeaves {
             self.gone.insert(client, known);
@@ -96,9 +101,8 @@ impl FrontMembers {
         self.gone.values_mut().for_each(|known| known.leave_sent = true);
         let gone: Vec<WireMember> = self.gone.iter_mut().map(wire).collect();
         let frame = |present, gone| MemberList { number, present, gone, last: false };
-        let mut frames: Vec<MemberList> =
-            present.chunks(LISTED_TOGETHER).map(|some| frame(some.to_vec(), Vec::new())).collect();
-        frames.extend(gone.chunks(LISTED_TOGETHER).map(|some| frame(Vec::new(), some.to_vec())));
+        let mut frames: Vec<MemberList> = in_frames(present).into_iter().map(|some| frame(some, Vec::new())).collect();
+        frames.extend(in_frames(gone).into_iter().map(|some| frame(Vec::new(), some)));
         if let Some(last) = frames.last_mut() {
             last.last = true;
         }
@@ -127,6 +131,27 @@ impl FrontMembers {
             }
         }
     }
+}
+
+/// Divides members into frames.
+fn in_frames(members: Vec<WireMember>) -> Vec<Vec<WireMember>> {
+    let (mut frames, mut bytes) = (Vec::<Vec<WireMember>>::new(), 0);
+    for member in members {
+        let len = member.encoded_len();
+        let last =
+            frames.last_mut().filter(|frame| frame.len() < LISTED_TOGETHER.0 && bytes + len <= LISTED_TOGETHER.1);
+        match last {
+            Some(frame) => {
+                bytes += len;
+                frame.push(member);
+            }
+            None => {
+                bytes = len;
+                frames.push(vec![member]);
+            }
+        }
+    }
+    frames
 }
 
 #[cfg(test)]
@@ -164,7 +189,7 @@ mod tests {
         }
         members.done(&done(Some(1), false));
         members.done(&done(Some(2), false));
-        assert!(members.leave(2, Some(1)).is_some_and(|event| event.gone && event.member.acknowledged));
+        assert!(members.leave(2, Some(1)).is_some_and(|event| event.gone && event.member.user.is_empty()));
         assert_eq!(listed(&mut members), ["a!", "c", "-b!"]);
         members.done(&done(Some(2), true));
         assert_eq!(listed(&mut members), ["a!", "c"]);
@@ -205,6 +230,22 @@ mod tests {
         assert_eq!(listed(&mut members), ["-a!"]);
         members.join(1, member("a"), None);
         assert_eq!(listed(&mut members), ["a"], "the home may have announced the leave");
+    }
+
+    #[test]
+    fn a_long_list_is_divided_by_bytes_and_by_members() {
+        let mut members = FrontMembers::default();
+        for client in 0..10 {
+            let connection_info = Bytes::from(vec![0; 400 << 10]);
+            members.join(client, Arc::new(Member { connection_info, ..Member::clone(&member("a")) }), None);
+        }
+        let lists = members.list(1);
+        assert_eq!(lists.iter().map(|list| list.present.len()).collect::<Vec<_>>(), [2; 5]);
+        assert_eq!(lists.iter().filter(|list| list.last).count(), 1);
+        for client in 0..2500 {
+            members.join(client, member("a"), None);
+        }
+        assert_eq!(members.list(2).iter().map(|list| list.present.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
     }
 
     #[test]

@@ -167,6 +167,8 @@ impl FrontChannel {
             catchup.reset = Some(position).filter(|_| !silent);
             self.known = Some(position);
         } else {
+            // The history may have been removed while this front had no watch.
+            self.clear_tail();
             // Without a known position there are no missed publications.
             for publication in missed {
                 self.known = Some(Position { epoch: position.epoch, offset: publication.offset });

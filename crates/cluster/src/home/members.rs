@@ -47,16 +47,29 @@ impl Members {
         self.hasher.hash_one(channel) as usize % self.parts.len()
     }
 
-    /// Removes the members that `goes` selects.
-    fn remove(
+    /// Removes the members of a node in a channel that are not in its list.
+    fn remove_unlisted(
         &self,
-        part: usize,
-        goes: impl Fn(&Arc<str>, ClientId, NodeIndex) -> bool,
-    ) -> Vec<(Arc<str>, ClientId, Arc<Member>)> {
+        name: &str,
+        node: NodeIndex,
+        listed: &BTreeSet<ClientId>,
+    ) -> Vec<(ClientId, Arc<Member>)> {
+        let mut part = self.parts[self.part_of(name)].lock();
+        let Some(members) = part.get_mut(name) else { return Vec::new() };
+        let goes = |client: &ClientId, elsewhere: &mut Elsewhere| elsewhere.node == node && !listed.contains(client);
+        let removed = members.extract_if(.., goes).map(|(client, elsewhere)| (client, elsewhere.member)).collect();
+        if members.is_empty() {
+            part.remove(name);
+        }
+        removed
+    }
+
+    /// Removes the members of a node.
+    fn remove(&self, part: usize, node: NodeIndex) -> Vec<(Arc<str>, ClientId, Arc<Member>)> {
         let mut removed = Vec::new();
         self.parts[part].lock().retain(|name, members| {
             members.retain(|client, elsewhere| {
-                let goes = goes(name, *client, elsewhere.node);
+                let goes = elsewhere.node == node;
                 if goes {
                     removed.push((name.clone(), *client, elsewhere.member.clone()));
                 }
@@ -120,8 +133,7 @@ impl Home {
         let listed = front.listed.remove(&number).unwrap_or_default();
         drop(front);
         // The list replaces what the home knew.
-        let goes = |of: &Arc<str>, client, at| *of == name && at == node && !listed.contains(&client);
-        for (_, client, member) in self.members.remove(self.members.part_of(&name), goes) {
+        for (client, member) in self.members.remove_unlisted(&name, node, &listed) {
             self.left(&name, client, &member);
         }
         outbox.send(Kind::MemberDone(MemberDone { number, client: Bytes::new(), gone: false }).to_bytes());
@@ -155,8 +167,8 @@ impl Home {
         }
     }
 
-    /// A client unsubscribed at a node. A home that has started again does not know it, but its
-    /// subscribers may know its join.
+    /// A client unsubscribed at a node. A home that has started again does not know those that left
+    /// meanwhile, but its subscribers may know their joins.
     fn gone(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: &Member, acknowledged: bool) {
         match self.members.remove_one(self.members.part_of(name), name, client, node) {
             Some(known) => self.left(name, client, &known),
@@ -188,7 +200,7 @@ impl Home {
     pub(crate) fn announce(&self, name: &str, client: ClientId, member: &Member, change: MemberChange) {
         self.watchers.each(name, |watcher| {
             // Joins and leaves are dropped first: a client that needs certainty lists the members.
-            if !watcher.outbox.is_half_full() {
+            if !watcher.outbox.is_beyond_quarters(2) {
                 let (number, gone) = (watcher.number, change == MemberChange::Left);
                 let event = MemberEvent { number, member: WireMember::new(client, member, true), gone };
                 watcher.outbox.send(Kind::Announcement(event).to_bytes());
@@ -199,7 +211,7 @@ impl Home {
     /// Removes the members of a node, with their leaves.
     pub(super) fn remove_members(&self, node: NodeIndex) {
         for part in 0..self.members.parts.len() {
-            for (name, client, member) in self.members.remove(part, |_, _, at| at == node) {
+            for (name, client, member) in self.members.remove(part, node) {
                 self.left(&name, client, &member);
             }
         }

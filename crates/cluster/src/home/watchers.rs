@@ -81,13 +81,23 @@ impl Watchers {
         self.part(channel).lock().get(channel)?.handle.clone()
     }
 
-    /// Sends a publication to the nodes that watch its channel, once each.
-    pub(super) fn publish(&self, channel: &str, publication: &Publication) {
-        self.each(channel, |watcher| {
+    /// Sends a publication to the nodes that watch its channel, once each. Then `here` delivers it
+    /// to the sessions of this node, under the same lock: so all sessions get publications without
+    /// an offset in one order.
+    pub(super) fn publish(&self, channel: &str, publication: &Publication, here: impl FnOnce()) {
+        let part = self.part(channel).lock();
+        for watcher in part.get(channel).into_iter().flat_map(|channel| &channel.watchers) {
             let publication = WirePublication::from(publication);
             watcher.outbox.send(Kind::Published(Published { number: watcher.number, publication }).to_bytes());
             self.publications.fetch_add(1, Relaxed);
-        });
+        }
+        if publication.offset == 0 {
+            here();
+        } else {
+            // The store delivers those of a channel one after another.
+            drop(part);
+            here();
+        }
     }
 
     /// The history of a channel was removed: the nodes that watch it drop what they have in memory.

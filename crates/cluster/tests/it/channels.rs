@@ -270,6 +270,24 @@ async fn a_removed_history_is_removed_everywhere() {
 }
 
 #[tokio::test]
+async fn a_history_removed_while_the_link_is_down_does_not_come_back() {
+    let hub = Hub::default();
+    let [home, one, _two] = cluster(&hub).await;
+    let _attached = attach(&one, "c", Some(BOUNDS)).await;
+    publish(&home, "c", "1").await.expect("published");
+    until(|| one.sessions.payloads("c") == ["1"]).await;
+    hub.block("home", "one");
+    until(|| !one.is_up("home") && !home.is_up("one")).await;
+    home.channels.clear("c").await.expect("removed");
+    hub.heal();
+    until(|| one.is_up("home")).await;
+    let channel = open(&one, "c");
+    let position = channel.position().await.expect("watched");
+    let history = channel.history_within(since(0, position.epoch), usize::MAX).await.expect("read");
+    assert_eq!((history.publications.len(), history.complete, position.offset), (0, false, 1));
+}
+
+#[tokio::test]
 async fn a_busy_front_stops_reading_and_misses_nothing() {
     let hub = Hub::default();
     let [home, one, two] = cluster(&hub).await;

@@ -223,6 +223,9 @@ impl Node {
         let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
         let (positioned, delta) = (kind.positioned, kind.delta);
         let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        if kind.presence || kind.announced {
+            self.homes.check_join(&request.channel).map_err(refusal)?;
+        }
         let channel = self.join(caller.session, &request.channel, options)?;
         // The order matters: the session keeps publications from here on, and the store has those
         // from before.

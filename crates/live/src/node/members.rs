@@ -16,7 +16,7 @@ use crate::protocol::message::{ClientInfo, Presence, PresenceStatsResult, Push};
 use crate::session::SessionIdentity;
 
 /// Memory for the members of a channel of another node, until their number is known.
-const REMOTE_BYTES: usize = 8 << 20;
+const REMOTE_BYTES: usize = 256 << 10;
 
 fn member_of(identity: &SessionIdentity, kind: &SubscriptionKind) -> Member {
     Member {
@@ -149,7 +149,11 @@ impl Node {
             (info.client.clone(), info)
         };
         let clients: BTreeMap<String, ClientInfo> = found.members.into_iter().map(one).collect();
-        permit.shrink_to(bytes_of_clients(clients.values()) as u64);
+        let bytes = bytes_of_clients(clients.values());
+        if bytes > REMOTE_BYTES {
+            permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
+        }
+        permit.shrink_to(bytes as u64);
         Ok((clients, permit))
     }
 

@@ -120,6 +120,7 @@ impl Node {
         self.room().await?;
         let stored = options.has_history() && !wanted.skip_history;
         let accepted = if !stored && key.is_none() && self.homes.is_local(channel) {
+            self.homes.check(&publication.body()).map_err(refusal)?;
             self.deliver(channel, publication);
             Submitted::Delivered
         } else {
@@ -138,10 +139,12 @@ impl Node {
     /// Delivers a publication of a channel of this node, without storing it.
     fn deliver(&self, channel: &str, publication: &Encoded) {
         let time_ms = self.env.wall_ms();
-        self.homes.send_to_others(channel, || Stored { offset: 0, time_ms, body: publication.body() });
-        let mut publication = publication.publication().clone();
-        publication.time = time_ms as i64;
-        self.fan_out(channel, 0, publication);
+        let stored = || Stored { offset: 0, time_ms, body: publication.body() };
+        self.homes.deliver_unstored(channel, stored, || {
+            let mut publication = publication.publication().clone();
+            publication.time = time_ms as i64;
+            self.fan_out(channel, 0, publication);
+        });
     }
 
     /// Publishes, and waits for the commit.

@@ -27,8 +27,15 @@ pub(super) enum Progress {
 #[derive(Default)]
 pub(super) struct Kept {
     pub(super) publications: Vec<Arc<Outgoing>>,
-    /// The channel began anew in this epoch, so an answer from another one is outdated.
-    pub(super) epoch: Option<u32>,
+    /// The channel began anew at this position, so an answer from before is outdated.
+    pub(super) reset: Option<Position>,
+}
+
+impl Kept {
+    /// Whether an answer at a position was made before the channel began anew.
+    pub(super) fn is_outdated(&self, answer: Position) -> bool {
+        self.reset.is_some_and(|reset| reset.epoch != answer.epoch || answer.offset < reset.offset)
+    }
 }
 
 /// A subscription in its session.
@@ -105,7 +112,7 @@ impl Subscription {
     /// its client may lack publications.
     pub(super) fn reset(&mut self, position: Position) -> bool {
         match &mut self.progress {
-            Progress::Syncing(kept) => *kept = Kept { publications: Vec::new(), epoch: Some(position.epoch) },
+            Progress::Syncing(kept) => *kept = Kept { publications: Vec::new(), reset: Some(position) },
             Progress::Overrun => {}
             Progress::Active(_) if self.kind.positioned => return true,
             Progress::Active(last_offset) => {
@@ -258,9 +265,11 @@ mod tests {
         let mut syncing = subscription(kind(true), Progress::Syncing(Kept::default()));
         syncing.next(&publication(6, ""));
         assert!(!syncing.reset(at));
-        assert!(
-            matches!(&syncing.progress, Progress::Syncing(kept) if kept.publications.is_empty() && kept.epoch == Some(2))
-        );
+        let Progress::Syncing(kept) = &syncing.progress else { unreachable!("it is in progress") };
+        assert!(kept.publications.is_empty());
+        let outdated =
+            [(1, 99), (2, 8), (2, 9), (2, 12)].map(|(epoch, offset)| kept.is_outdated(Position { epoch, offset }));
+        assert_eq!(outdated, [true, true, false, false]);
     }
 
     #[test]

@@ -106,11 +106,17 @@ impl Config {
         Ok(self.cluster.roster()?.is_some_and(|roster| !roster.is_home()))
     }
 
-    /// Checks that the configuration of a front names no disks of a pool.
+    /// Checks the settings that a node of a cluster needs, or must not have.
     ///
     /// # Errors
-    /// The first setting that needs a pool.
-    pub(super) fn check_front(&self) -> Result<(), String> {
+    /// The first mistake: a node has a live port, and a front has no pool.
+    pub(super) fn check_node(&self) -> Result<(), String> {
+        if !self.cluster.name.is_empty() && self.live.listen.is_none() {
+            return Err(
+                "live.listen: a node of a cluster needs the live port, which knows the members of its channels"
+                    .to_owned(),
+            );
+        }
         if !self.is_front()? {
             return Ok(());
         }
@@ -286,6 +292,8 @@ mod tests {
         assert!(parse(&front).expect("valid").is_front().expect("valid"));
         assert!(!parse(GOOD).expect("valid").is_front().expect("valid"));
         assert!(!parse("").expect("valid").is_front().expect("valid"));
+        let error = parse(&format!("{front}[live]\nlisten = \"\"\n")).expect_err("no live port").to_string();
+        assert!(error.contains("live.listen"), "{error}");
         for setting in ["[data]\npool = \"p\"", "[data]\nrestored = true", "[superdisk]\nfast = [\"f\"]"] {
             let error = parse(&format!("{front}{setting}\n")).expect_err(setting).to_string();
             assert!(error.contains("has no pool"), "{error}");

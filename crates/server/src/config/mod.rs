@@ -244,7 +244,7 @@ impl Config {
         }
         self.edge.check().map_err(ConfigError::new)?;
         self.cluster.check().map_err(ConfigError::new)?;
-        self.check_front().map_err(ConfigError::new)?;
+        self.check_node().map_err(ConfigError::new)?;
         self.channels.check().map_err(|e| ConfigError::new(e.to_string()))?;
         log_targets(&self.output.level).map(|_| ()).map_err(|e| ConfigError::new(format!("output.level: {e}")))
     }

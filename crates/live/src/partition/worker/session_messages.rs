@@ -200,7 +200,7 @@ impl Worker {
         let subscription = &mut session.subscriptions[at];
         match std::mem::replace(&mut subscription.progress, Progress::Active(place.position.offset)) {
             // The channel began anew after the answer was made.
-            Progress::Syncing(kept) if kept.epoch.is_some_and(|epoch| epoch != place.position.epoch) => {
+            Progress::Syncing(kept) if kept.is_outdated(place.position) => {
                 self.end(slot, Some(codes::INSUFFICIENT_STATE));
             }
             Progress::Syncing(kept) => {
