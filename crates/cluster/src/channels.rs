@@ -264,13 +264,13 @@ impl Channels {
         }
     }
 
-    /// Checks that a join can be sent to the home of a channel.
+    /// Checks that a join with that many bytes can be sent to the home of a channel.
     ///
     /// # Errors
     /// The link to the home has too much to send.
-    pub fn check_join(&self, channel: &str) -> Result<(), ChannelError> {
+    pub fn check_join(&self, channel: &str, bytes: usize) -> Result<(), ChannelError> {
         match self.remote(channel) {
-            Some((front, home)) if !front.may_join(home) => Err(ChannelError::Busy),
+            Some((front, home)) if !front.may_join(home, bytes) => Err(ChannelError::Busy),
             _ => Ok(()),
         }
     }

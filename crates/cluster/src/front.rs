@@ -404,9 +404,9 @@ impl Front {
         self.part(channel).lock().get(channel)?.channel.current()
     }
 
-    /// Whether more joins may be sent to a home now.
-    pub(crate) fn may_join(&self, home: NodeIndex) -> bool {
-        self.home(home).lock().may_join()
+    /// Whether a join with that many bytes may be sent to a home now.
+    pub(crate) fn may_join(&self, home: NodeIndex, bytes: usize) -> bool {
+        self.home(home).lock().may_join(bytes)
     }
 
     /// A client at this node subscribed to a channel, after it was attached.

@@ -18,15 +18,12 @@ const UNANSWERED_MAX: usize = 1000;
 /// Requests without an answer, at most.
 const REQUESTS_MAX: usize = 65_536;
 
-/// Quarters of the outbox beyond which a new join is refused.
-const JOIN_QUARTERS: u64 = 1;
+/// Bytes from which a frame is large.
+const LARGE_BYTES: usize = 16 << 10;
 
-/// Quarters of the outbox beyond which a publication is refused.
-const PUBLISH_QUARTERS: u64 = 2;
-
-/// Quarters of the outbox beyond which other requests are refused, and watches are delayed. The
-/// rest is for leaves, and for the lists of members after a watch.
-const REQUEST_QUARTERS: u64 = 3;
+/// Quarters of the outbox that requests and joins may fill: large ones, and others. So large ones
+/// leave a part to others, and all leave a part to leaves and to the lists of members.
+const QUARTERS: (u64, u64) = (2, 3);
 
 /// The answer to a request.
 pub(super) type Answer = Result<Response, ChannelError>;
@@ -88,14 +85,12 @@ impl HomeLink {
     /// Whether one more watch may be sent now. The lists of members that follow must not fill the
     /// outbox.
     pub(super) fn may_watch(&self) -> bool {
-        self.outbox
-            .as_ref()
-            .is_some_and(|outbox| self.unanswered < UNANSWERED_MAX && !outbox.is_beyond_quarters(REQUEST_QUARTERS))
+        self.outbox.as_ref().is_some_and(|outbox| self.unanswered < UNANSWERED_MAX && has_space(outbox, 0))
     }
 
-    /// Whether the joins of more members may be sent now.
-    pub(super) fn may_join(&self) -> bool {
-        self.outbox.as_ref().is_none_or(|outbox| !outbox.is_beyond_quarters(JOIN_QUARTERS))
+    /// Whether a join with that many bytes may be sent now.
+    pub(super) fn may_join(&self, bytes: usize) -> bool {
+        self.outbox.as_ref().is_none_or(|outbox| has_space(outbox, bytes))
     }
 
     pub(super) fn enqueue(&mut self, channel: &Arc<str>) {
@@ -134,16 +129,10 @@ impl HomeLink {
     }
 
     /// Sends a request. Requests on one link arrive in their order.
-    pub(super) fn request(
-        &mut self,
-        number: u64,
-        frame: Bytes,
-        publishes: bool,
-    ) -> Result<oneshot::Receiver<Answer>, ChannelError> {
-        let quarters = if publishes { PUBLISH_QUARTERS } else { REQUEST_QUARTERS };
+    pub(super) fn request(&mut self, number: u64, frame: Bytes) -> Result<oneshot::Receiver<Answer>, ChannelError> {
         let outbox = self.outbox.as_ref().ok_or(ChannelError::HomeUnreachable)?;
         // A home that reads slowly refuses requests instead of losing the link.
-        if self.requests.len() >= REQUESTS_MAX || outbox.is_beyond_quarters(quarters) {
+        if self.requests.len() >= REQUESTS_MAX || !has_space(outbox, frame.len()) {
             return Err(ChannelError::Busy);
         }
         if !outbox.send(frame) {
@@ -162,34 +151,32 @@ impl HomeLink {
     }
 }
 
+/// Whether a request or a join of that many bytes may be sent now.
+fn has_space(outbox: &Outbox, bytes: usize) -> bool {
+    !outbox.is_beyond_quarters(if bytes < LARGE_BYTES { QUARTERS.1 } else { QUARTERS.0 })
+}
+
 #[cfg(test)]
 mod tests {
-    use futures::StreamExt;
-
     use super::*;
 
     #[tokio::test]
-    async fn each_kind_of_frame_leaves_a_part_of_the_outbox_to_others() {
+    async fn large_frames_leave_a_part_of_the_outbox_to_others() {
         let mut link = HomeLink::new(Duration::ZERO);
-        let frame = || Bytes::from_static(b"0123456789");
-        assert_eq!(link.request(1, frame(), true).err(), Some(ChannelError::HomeUnreachable));
-        assert!(link.may_join(), "without a link nothing is sent");
-        let (outbox, frames) = Outbox::new(40);
-        let mut frames = Box::pin(frames);
+        let large = || Bytes::from(vec![0; LARGE_BYTES]);
+        assert_eq!(link.request(1, large()).err(), Some(ChannelError::HomeUnreachable));
+        assert!(link.may_join(LARGE_BYTES), "without a link nothing is sent");
+        let (outbox, _frames) = Outbox::new(8 * LARGE_BYTES as u64);
         link.up(&outbox, vec!["a".into(), "b".into()]);
-        let mut states = Vec::new();
-        for number in 0..5 {
-            let publishes = link.request(10 + number, Bytes::new(), true).is_ok();
-            let requests = link.request(20 + number, Bytes::new(), false).is_ok();
-            states.push((link.may_join(), publishes, requests, link.may_watch()));
-            link.send(frame());
-        }
-        let (yes, no) = (true, false);
-        assert_eq!(
-            states,
-            [(yes, yes, yes, yes), (yes, yes, yes, yes), (no, yes, yes, yes), (no, no, yes, yes), (no, no, no, no)]
-        );
-        assert!(outbox.is_closed(), "50 of 40 bytes");
-        assert!(frames.next().await.is_none());
+        let accepted = |link: &mut HomeLink, frame: fn() -> Bytes| {
+            let mut numbers = 10..;
+            numbers.find(|number| link.request(*number, frame()).is_err()).unwrap_or_default() - 10
+        };
+        assert_eq!(accepted(&mut link, || Bytes::from(vec![0; LARGE_BYTES])), 5, "more than half is sent");
+        assert!(!link.may_join(LARGE_BYTES) && link.may_join(LARGE_BYTES - 1) && link.may_watch());
+        assert!(link.next().is_some());
+        assert_eq!(accepted(&mut link, || Bytes::from(vec![0; LARGE_BYTES / 2])), 3);
+        assert!(!link.may_join(1) && !link.may_watch() && link.next().is_none());
+        assert!(!outbox.is_closed());
     }
 }

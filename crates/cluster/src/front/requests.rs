@@ -60,13 +60,12 @@ impl Front {
         command: Command,
     ) -> Result<oneshot::Receiver<Answer>, ChannelError> {
         let number = self.next_number();
-        let publishes = matches!(command, Command::Publish(_));
         let request = Request { number, channel: channel.to_owned(), command: Some(command) };
         let frame = Kind::Request(request).to_bytes();
         if frame.len() > FRAME_BYTES_MAX {
             return Err(ChannelError::TooLarge);
         }
-        self.home(home).lock().request(number, frame, publishes)
+        self.home(home).lock().request(number, frame)
     }
 
     /// The same, with its answer.

@@ -224,7 +224,8 @@ impl Node {
         let (positioned, delta) = (kind.positioned, kind.delta);
         let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         if kind.presence || kind.announced {
-            self.homes.check_join(&request.channel).map_err(refusal)?;
+            let bytes = caller.identity.facts.read().info.len() + kind.info.len();
+            self.homes.check_join(&request.channel, bytes).map_err(refusal)?;
         }
         let channel = self.join(caller.session, &request.channel, options)?;
         // The order matters: the session keeps publications from here on, and the store has those
