@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Budget, Env};
 use steadfast_store::{ChannelHandle, ChannelSink, History, HistoryQuery, Position, Publication, Store};
 use tokio::sync::Semaphore;
 
@@ -29,7 +29,7 @@ use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 use members::Members;
-use requests::Publisher;
+use requests::{Publisher, publications};
 use watchers::{Watcher, Watchers};
 
 const PARTS: usize = 64;
@@ -56,10 +56,11 @@ const SWEEP: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(1);
 
 /// The link to a node with subscribers.
-#[derive(Default)]
 struct FrontLink {
     watches: HashMap<u64, Arc<str>>,
     publishers: Vec<Publisher>,
+    /// Memory of publications that are queued or not committed, also of earlier links.
+    publications: Budget,
     reads: Option<Arc<Semaphore>>,
     /// The clients of lists of members that are not complete, by watch.
     listed: HashMap<u64, BTreeSet<ClientId>>,
@@ -67,6 +68,20 @@ struct FrontLink {
     down_since: Option<Duration>,
     /// The members of its node have expired: acknowledged joins are announced again.
     expired: bool,
+}
+
+impl FrontLink {
+    fn new(publications: Budget) -> Self {
+        Self {
+            watches: HashMap::new(),
+            publishers: Vec::new(),
+            publications,
+            reads: None,
+            listed: HashMap::new(),
+            down_since: None,
+            expired: false,
+        }
+    }
 }
 
 /// See the module.
@@ -97,9 +112,9 @@ impl Home {
             sessions: OnceLock::new(),
             watchers: Watchers::new(PARTS, SeededHashes::new(&env)),
             members: Members::new(PARTS, options.node_ttl, SeededHashes::new(&env)),
-            env,
             sabotage: options.sabotage,
-            fronts: (0..nodes).map(|_| Mutex::default()).collect(),
+            fronts: (0..nodes).map(|_| Mutex::new(FrontLink::new(publications(options, &env)))).collect(),
+            env,
             page_bytes: usize::try_from(options.outbox_bytes_max / PAGES).unwrap_or(usize::MAX).max(1),
             histories: AtomicU64::new(0),
         })
@@ -153,7 +168,8 @@ impl Home {
         let front = {
             let mut front = self.front(node).lock();
             let (down_since, expired) = (Some(self.env.now()), front.expired);
-            std::mem::replace(&mut *front, FrontLink { down_since, expired, ..FrontLink::default() })
+            let next = FrontLink::new(front.publications.clone());
+            std::mem::replace(&mut *front, FrontLink { down_since, expired, ..next })
         };
         for (number, name) in front.watches {
             self.remove(node, number, &name);

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use bytes::Bytes;
 use prost::Message;
-use steadfast_flow::Permit;
+use steadfast_flow::{Budget, Env, Permit};
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{ChannelHandle, ChannelSink, HistoryQuery, NewPublication, Position, Publication};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, Home};
+use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, FrontLink, Home};
 use crate::error::ChannelError;
 use crate::frame::channels::{Command, Request, Response, WireHistoryQuery, WirePublish, WireStore, to_wire};
 use crate::frame::members::WireMember;
 use crate::frame::{FRAME_BYTES_MAX, Kind};
+use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
 use crate::publish::{Accepted, Publish, StoreTerms};
 use crate::roster::NodeIndex;
@@ -29,10 +31,31 @@ pub(super) struct QueuedPublish {
     number: u64,
     channel: String,
     publish: WirePublish,
+    permit: Permit,
 }
 
 /// Queue of a task that submits publications.
 pub(super) type Publisher = mpsc::Sender<QueuedPublish>;
+
+/// Memory for the publications of a node that are queued or not committed, bytes: as large as an
+/// outbox. A front holds at most half of one, and all of it may arrive at once after a pause.
+pub(super) fn publications(options: &ChannelsOptions, env: &Env) -> Budget {
+    Budget::new("publications of a node", options.outbox_bytes_max.max(1), env.clone())
+}
+
+/// Queues a publication for the publisher of its channel.
+///
+/// # Errors
+/// [`ChannelError::Busy`] when the memory of the link or the queue is full.
+fn queue(front: &FrontLink, at: usize, number: u64, channel: String, publish: WirePublish) -> Result<(), ChannelError> {
+    // One publication always fits.
+    let bytes = front.publications.clamp((channel.len() + publish.encoded_len()) as u64);
+    let permit = front.publications.try_acquire(bytes).map_err(|_| ChannelError::Busy)?;
+    // The frame shares its memory with other frames: a copy frees it.
+    let publish = WirePublish { body: Bytes::copy_from_slice(&publish.body), ..publish };
+    let publisher = front.publishers.get(at).ok_or(ChannelError::Busy)?;
+    publisher.try_send(QueuedPublish { number, channel, publish, permit }).map_err(|_| ChannelError::Busy)
+}
 
 impl From<WireStore> for StoreTerms {
     fn from(store: WireStore) -> Self {
@@ -82,12 +105,12 @@ impl Home {
             let (sender, mut queue) = mpsc::channel::<QueuedPublish>(PUBLISHER_QUEUE);
             let (home, outbox) = (home.clone(), outbox.clone());
             self.env.spawn_critical("cluster publisher", async move {
-                while let Some(QueuedPublish { number, channel, publish }) = queue.recv().await {
+                while let Some(queued) = queue.recv().await {
                     // Its front already reported that the outcome is unknown.
                     if outbox.is_closed() {
                         return;
                     }
-                    home.publish_for(&outbox, number, channel, publish).await;
+                    home.publish_for(&outbox, queued).await;
                 }
             });
             sender
@@ -104,9 +127,8 @@ impl Home {
             Some(Command::Publish(publish)) => {
                 let front = self.front(node).lock();
                 let at = self.watchers.spread(&channel, PUBLISHERS);
-                let queued = QueuedPublish { number, channel, publish };
-                if front.publishers.get(at).is_none_or(|publisher| publisher.try_send(queued).is_err()) {
-                    respond(&outbox, number, Err(ChannelError::Busy));
+                if let Err(error) = queue(&front, at, number, channel, publish) {
+                    respond(&outbox, number, Err(error));
                 }
             }
             Some(Command::History(query)) => self.env.spawn("cluster history", async move {
@@ -133,12 +155,14 @@ impl Home {
     }
 
     /// Submits a publication of a node, and responds after its commit.
-    async fn publish_for(&self, outbox: &Outbox, number: u64, channel: String, publish: WirePublish) {
+    async fn publish_for(&self, outbox: &Outbox, queued: QueuedPublish) {
         if let Some(keep_up) = self.keep_up() {
             keep_up.await;
         }
-        let (outbox, WirePublish { body, store, key }) = (outbox.clone(), publish);
-        let publish = Publish { body, key, permit: None };
+        let QueuedPublish { number, channel, publish: WirePublish { body, store, key }, permit } = queued;
+        let (outbox, mut permit) = (outbox.clone(), Some(permit));
+        // A publication with a key may outlive its answer.
+        let publish = Publish { body, permit: permit.take_if(|_| !key.is_empty()), key };
         let accepted = match (store, self.handle(&channel)) {
             (Some(terms), Ok(handle)) => self.store(handle, terms.into(), publish).await,
             (Some(_), Err(error)) => Err(error),
@@ -147,6 +171,7 @@ impl Home {
         match accepted {
             Ok(accepted) => self.env.spawn("cluster publication", async move {
                 respond(&outbox, number, accepted.resolved().await.map(at));
+                drop(permit);
             }),
             Err(error) => respond(&outbox, number, Err(error)),
         }

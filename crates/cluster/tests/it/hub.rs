@@ -150,7 +150,11 @@ fn options() -> ChannelsOptions {
 
 /// A store in memory.
 pub(crate) async fn store() -> Store {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+    store_on(Arc::new(MemDisk::growable(64 << 20))).await
+}
+
+/// A store on a disk.
+pub(crate) async fn store_on(disk: Arc<dyn Disk>) -> Store {
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("formats");
     Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await.expect("opens").0

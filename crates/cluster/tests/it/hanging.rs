@@ -1,0 +1,139 @@
+//! Publications of other nodes to a home whose disk hangs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use steadfast_cluster::{Accepted, ChannelError, Publish, StoreTerms};
+use steadfast_disk::{AlignedBuf, Disk, DiskStats, Effect, Fault, Faults, Faulty, Geometry, IoFuture, MemDisk, OpKind};
+use steadfast_flow::{BoxFuture, Env};
+use steadfast_log::{Durability, Priority};
+use tokio::sync::watch;
+
+use crate::hub::{Hub, Node, OUTBOX_BYTES, roster, store_on, until};
+
+/// A disk whose writes hang while a switch is on, and that reports their age.
+struct Hanging {
+    disk: Faulty,
+    env: Env,
+    since: watch::Receiver<Option<Duration>>,
+}
+
+/// The switch of a [`Hanging`].
+struct Switch {
+    faults: Faults,
+    env: Env,
+    since: watch::Sender<Option<Duration>>,
+}
+
+impl Switch {
+    fn on(&self) {
+        for kind in [OpKind::Write, OpKind::Flush] {
+            self.faults.add(Fault::new(kind, Effect::Hold));
+        }
+        self.since.send_replace(Some(self.env.now()));
+    }
+
+    fn off(&self) {
+        self.since.send_replace(None);
+        self.faults.clear();
+    }
+}
+
+impl Disk for Hanging {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        self.disk.read(offset, len)
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        self.disk.write(offset, data)
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        self.disk.flush()
+    }
+
+    fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        self.disk.write_flush(offset, data)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.disk.discard(offset, len)
+    }
+
+    fn reserve(&self, end: u64) -> IoFuture<()> {
+        self.disk.reserve(end)
+    }
+
+    fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
+        self.disk.buffer(capacity)
+    }
+
+    fn stats(&self) -> DiskStats {
+        let age = self.since.borrow().map_or(Duration::ZERO, |since| self.env.now() - since);
+        DiskStats { oldest_write_ms: age.as_millis() as u64, ..self.disk.stats() }
+    }
+
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+/// A home on a disk that may hang, and a front, linked.
+async fn cluster(hub: &Hub) -> ([Node; 2], Switch) {
+    let (since, faults, env) = (watch::Sender::new(None), Faults::new(), Env::tokio());
+    let below: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+    let disk = Hanging { disk: Faulty::new(below, faults.clone()), env: env.clone(), since: since.subscribe() };
+    let store = store_on(Arc::new(disk)).await;
+    let roster = |own| roster(own, &["home", "one"], &["home"]);
+    let home = hub.start_with(roster("home"), "secret", store).await;
+    let one = hub.start(roster("one")).await;
+    until(|| home.is_up("one") && one.is_up("home")).await;
+    ([home, one], Switch { faults, env, since })
+}
+
+async fn submit(node: &Node, body: impl Into<Bytes>, key: &str) -> Accepted {
+    let channel = node.channels.open("c").expect("a channel");
+    let (durability, priority) = (Durability::Sync, Priority::Write);
+    let terms = StoreTerms { history_size: 100, history_ttl_ms: 3_600_000, durability, priority, leaves_percent: 0 };
+    let publish = Publish { body: body.into(), key: key.to_owned(), permit: None };
+    node.channels.submit(&channel, terms, publish).await.expect("submitted")
+}
+
+#[tokio::test(start_paused = true)]
+async fn publications_without_a_commit_are_bounded_in_bytes() {
+    let hub = Hub::default();
+    let ([home, one], disk) = cluster(&hub).await;
+    submit(&one, "first", "").await.committed().await.expect("committed");
+    disk.on();
+    let body = vec![b'x'; OUTBOX_BYTES as usize / 8];
+    let mut held = Vec::new();
+    for _ in 0..7 {
+        held.push(submit(&one, body.clone(), "").await);
+        until(|| one.link("home").outbox_bytes == 0).await;
+    }
+    let refused = async || {
+        let answer = submit(&one, body.clone(), "").await.committed();
+        Env::tokio().timeout(Duration::from_millis(100), answer).await
+    };
+    assert_eq!(refused().await, Some(Err(ChannelError::Busy)), "as many bytes as in an outbox are held");
+    // Publications of a lost link count as long as they may be committed.
+    hub.block("one", "home");
+    until(|| !one.is_up("home") && !home.is_up("one")).await;
+    hub.heal();
+    until(|| one.is_up("home") && home.is_up("one")).await;
+    assert_eq!(refused().await, Some(Err(ChannelError::Busy)));
+    disk.off();
+    let _ = join_all(held.into_iter().map(Accepted::committed)).await;
+    until(|| home.sessions.payloads("c").len() == 8).await;
+    submit(&one, body.clone(), "").await.committed().await.expect("the memory is free again");
+}
