@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use steadfast_flow::{BoxFuture, Permit};
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{PendingPublication, Position};
+use steadfast_store::{PendingPublication, Position, Published, StoreError};
 use tokio::sync::oneshot;
 
 use crate::error::ChannelError;
@@ -53,8 +53,17 @@ impl Accepted {
     /// When the commit cannot be confirmed. The publication may still be committed.
     pub async fn committed(self) -> Result<Position, ChannelError> {
         match self {
-            Self::Pending(pending) => Ok(pending.committed().await?.position),
+            Self::Pending(pending) => position(pending.committed().await),
             other => other.resolved().await,
+        }
+    }
+
+    /// Reports what [`Accepted::committed`] returns, as soon as it would. Completes when nothing
+    /// holds the publication any more, however long the disk hangs.
+    pub(crate) async fn report(self, report: impl FnOnce(Result<Position, ChannelError>)) {
+        match self {
+            Self::Pending(pending) => pending.report(|published| report(position(published))).await,
+            other => report(other.resolved().await),
         }
     }
 
@@ -65,11 +74,15 @@ impl Accepted {
     pub async fn resolved(self) -> Result<Position, ChannelError> {
         match self {
             Self::Delivered => Ok(Position::default()),
-            Self::Pending(pending) => Ok(pending.resolved().await?.position),
+            Self::Pending(pending) => position(pending.resolved().await),
             Self::Keyed(published) => published.await,
             Self::Remote(answer) => {
                 answer.await.unwrap_or(Err(ChannelError::OutcomeUnknown)).map(|response| response.position.into())
             }
         }
     }
+}
+
+fn position(published: Result<Published, StoreError>) -> Result<Position, ChannelError> {
+    Ok(published?.position)
 }

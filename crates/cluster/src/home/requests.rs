@@ -154,7 +154,8 @@ impl Home {
         }
     }
 
-    /// Submits a publication of a node, and responds after its commit.
+    /// Submits a publication of a node, and responds after its commit, or when a publisher of this
+    /// node would not wait longer.
     async fn publish_for(&self, outbox: &Outbox, queued: QueuedPublish) {
         if let Some(keep_up) = self.keep_up() {
             keep_up.await;
@@ -170,7 +171,7 @@ impl Home {
         };
         match accepted {
             Ok(accepted) => self.env.spawn("cluster publication", async move {
-                respond(&outbox, number, accepted.resolved().await.map(at));
+                accepted.report(|committed| respond(&outbox, number, committed.map(at))).await;
                 drop(permit);
             }),
             Err(error) => respond(&outbox, number, Err(error)),

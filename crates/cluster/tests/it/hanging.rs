@@ -9,9 +9,13 @@ use steadfast_cluster::{Accepted, ChannelError, Publish, StoreTerms};
 use steadfast_disk::{AlignedBuf, Disk, DiskStats, Effect, Fault, Faults, Faulty, Geometry, IoFuture, MemDisk, OpKind};
 use steadfast_flow::{BoxFuture, Env};
 use steadfast_log::{Durability, Priority};
+use steadfast_store::StoreOptions;
 use tokio::sync::watch;
 
 use crate::hub::{Hub, Node, OUTBOX_BYTES, roster, store_on, until};
+
+/// How long a publisher of the home waits for its disk.
+const WRITE_WAIT: Duration = Duration::from_secs(2);
 
 /// A disk whose writes hang while a switch is on, and that reports their age.
 struct Hanging {
@@ -93,7 +97,7 @@ async fn cluster(hub: &Hub) -> ([Node; 2], Switch) {
     let (since, faults, env) = (watch::Sender::new(None), Faults::new(), Env::tokio());
     let below: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
     let disk = Hanging { disk: Faulty::new(below, faults.clone()), env: env.clone(), since: since.subscribe() };
-    let store = store_on(Arc::new(disk)).await;
+    let store = store_on(Arc::new(disk), StoreOptions { write_wait: WRITE_WAIT, ..StoreOptions::default() }).await;
     let roster = |own| roster(own, &["home", "one"], &["home"]);
     let home = hub.start_with(roster("home"), "secret", store).await;
     let one = hub.start(roster("one")).await;
@@ -136,4 +140,30 @@ async fn publications_without_a_commit_are_bounded_in_bytes() {
     let _ = join_all(held.into_iter().map(Accepted::committed)).await;
     until(|| home.sessions.payloads("c").len() == 8).await;
     submit(&one, body.clone(), "").await.committed().await.expect("the memory is free again");
+}
+
+#[tokio::test]
+async fn publications_of_any_node_are_answered_while_the_disk_hangs() {
+    let ([home, one], disk) = cluster(&Hub::default()).await;
+    submit(&one, "first", "").await.committed().await.expect("committed");
+    disk.on();
+    let begin = disk.env.now();
+    let mut pending = vec![submit(&home, "local", "").await];
+    for n in 0..100 {
+        pending.push(submit(&one, n.to_string(), "").await);
+    }
+    let keyed = submit(&one, "keyed", "key").await;
+    let answers = join_all(pending.into_iter().map(Accepted::committed));
+    let answers = disk.env.timeout(WRITE_WAIT * 3, answers).await.expect("all are answered");
+    assert!(disk.env.now() - begin >= WRITE_WAIT);
+    assert_eq!(answers, vec![Err(ChannelError::DiskHangs); 101]);
+    let retry = submit(&one, "keyed", "key").await;
+    disk.off();
+    // They are committed later, once and in their order.
+    for one in [keyed, retry] {
+        assert_eq!(one.committed().await.map(|position| position.offset), Ok(103));
+    }
+    until(|| home.sessions.payloads("c").len() == 103).await;
+    let expected: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    assert_eq!(home.sessions.payloads("c")[2..102], expected);
 }

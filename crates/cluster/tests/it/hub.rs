@@ -150,14 +150,14 @@ fn options() -> ChannelsOptions {
 
 /// A store in memory.
 pub(crate) async fn store() -> Store {
-    store_on(Arc::new(MemDisk::growable(64 << 20))).await
+    store_on(Arc::new(MemDisk::growable(64 << 20)), StoreOptions::default()).await
 }
 
 /// A store on a disk.
-pub(crate) async fn store_on(disk: Arc<dyn Disk>) -> Store {
+pub(crate) async fn store_on(disk: Arc<dyn Disk>, options: StoreOptions) -> Store {
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("formats");
-    Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await.expect("opens").0
+    Store::open(disk, IndexKind::memory(), Env::tokio(), options).await.expect("opens").0
 }
 
 /// A running node.

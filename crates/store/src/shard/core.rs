@@ -30,7 +30,7 @@ use crate::shard::owners::Owners;
 use crate::shard::pending::{Pending, bin_of};
 use crate::shard::spare::Spare;
 use crate::{StoreError, StoreOptions};
-use steadfast_log::{Log, Reservation, Ticket};
+use steadfast_log::{Log, Reservation};
 
 impl From<Malformed> for StoreError {
     fn from(e: Malformed) -> Self {
@@ -297,7 +297,10 @@ impl Core {
     }
 
     /// Awaits a ticket.
-    pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
+    pub(crate) async fn committed(
+        &self,
+        ticket: impl Future<Output = Result<Committed, LogError>>,
+    ) -> Result<Committed, StoreError> {
         let lap = stages::enter(Stage::Apply);
         let committed = self.outcome(self.unless_hanging(self.unless_index_fails(ticket)).await?)?;
         lap.was(Stage::Queue, committed.begun);
@@ -306,7 +309,10 @@ impl Core {
     }
 
     /// Awaits a ticket, however long the disk hangs.
-    pub(crate) async fn resolved(&self, ticket: Ticket) -> Result<Committed, StoreError> {
+    pub(crate) async fn resolved(
+        &self,
+        ticket: impl Future<Output = Result<Committed, LogError>>,
+    ) -> Result<Committed, StoreError> {
         self.outcome(ticket.await)
     }
 

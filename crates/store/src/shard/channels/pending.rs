@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::FusedFuture;
 use steadfast_log::{Committed, Ticket};
 
 use crate::StoreError;
@@ -26,6 +28,18 @@ impl PendingPublication {
     pub async fn committed(self) -> Result<Published, StoreError> {
         let Self { core, ticket, position, early } = self;
         core.committed(ticket).await.map(|committed| published(position, early, &committed))
+    }
+
+    /// Reports what [`PendingPublication::committed`] returns, as soon as it would. Completes when
+    /// the commit is resolved, however long the disk hangs.
+    pub async fn report(self, report: impl FnOnce(Result<Published, StoreError>)) {
+        let Self { core, ticket, position, early } = self;
+        let mut ticket = ticket.fuse();
+        let committed = core.committed(&mut ticket).await;
+        report(committed.map(|committed| published(position, early, &committed)));
+        if !ticket.is_terminated() {
+            let _ = core.resolved(ticket).await;
+        }
     }
 
     /// Awaits the commit, however long the disk hangs.
