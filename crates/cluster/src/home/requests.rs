@@ -280,7 +280,7 @@ impl Home {
         if limit > 0 {
             let _permits = self.read_permits(node, outbox, ANSWER_PERMITS).await?;
             let members = sessions.presence(channel, usize::try_from(limit).unwrap_or(usize::MAX));
-            let mut bytes = 0;
+            let (mut bytes, count) = (0, members.len());
             let wire = members.into_iter().map(|(client, member)| WireMember::new(client, &member, false));
             response.members = wire
                 .take_while(|member| {
@@ -288,6 +288,10 @@ impl Home {
                     bytes <= ANSWER_PERMITS * self.page_bytes
                 })
                 .collect();
+            if response.members.len() < count {
+                // Part of the list would look like the whole.
+                return Err(ChannelError::LimitExceeded);
+            }
         }
         Ok(response)
     }

@@ -92,6 +92,21 @@ async fn a_client_that_returns_at_once_joins_again() {
 }
 
 #[tokio::test]
+async fn a_list_of_members_that_is_too_long_is_an_error() {
+    let [home, one, two] = cluster(&Hub::default()).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    let connection_info = Bytes::from(vec![b'1'; OUTBOX_BYTES as usize / 20]);
+    for client in 0..6 {
+        let member = Member { connection_info: connection_info.clone(), ..member("ann") };
+        one.channels.member_joined("c", client, || member);
+        until(|| home.sessions.present("c").len() == client as usize + 1).await;
+    }
+    assert_eq!(two.channels.presence("c", 100).await.map(drop), Err(ChannelError::LimitExceeded));
+    assert_eq!(two.channels.presence("c", 2).await.expect("short").expect("another home").members.len(), 2);
+    assert_eq!(two.channels.presence("c", 0).await.expect("counts").expect("another home").clients, 6);
+}
+
+#[tokio::test]
 async fn a_half_full_outbox_gets_no_joins_and_keeps_the_link() {
     let [home, one, two] = cluster(&Hub::default()).await;
     let _attached = (attach(&one).await, attach(&two).await);
