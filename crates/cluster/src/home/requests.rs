@@ -10,7 +10,7 @@ use steadfast_log::{Durability, Priority};
 use steadfast_store::{ChannelHandle, ChannelSink, HistoryQuery, NewPublication, Position, Publication};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, FrontLink, Home};
+use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, FrontLink, Home, READ_PERMITS};
 use crate::error::ChannelError;
 use crate::frame::channels::{Command, Request, Response, WireHistoryQuery, WirePublish, WireStore, to_wire};
 use crate::frame::members::WireMember;
@@ -148,6 +148,10 @@ impl Home {
                     Some(sessions) => Ok(sessions.call(call.body).await),
                     None => Err(ChannelError::Stopping),
                 };
+                // A call may wait for other nodes, so its answer takes its permits afterwards.
+                let bytes = body.as_ref().map_or(0, Bytes::len);
+                let pages = bytes.div_ceil(home.page_bytes).clamp(1, READ_PERMITS);
+                let _permits = home.read_permits(node, &outbox, pages).await;
                 respond(&outbox, number, body.map(|body| Response { body, ..Response::default() }));
             }),
             None => respond(&outbox, number, Err(ChannelError::Internal)),

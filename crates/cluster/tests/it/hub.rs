@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,8 @@ pub(crate) struct Recorder {
     /// Announced users, those that left with a minus.
     announced: Mutex<HashMap<String, Vec<String>>>,
     present: Mutex<HashMap<String, BTreeMap<ClientId, Member>>>,
+    /// Bytes added to the answers to calls.
+    pub(crate) answer_bytes: AtomicUsize,
     /// Whether publications are not taken for now.
     pub(crate) busy: watch::Sender<bool>,
 }
@@ -126,7 +129,8 @@ impl Sessions for Recorder {
     }
 
     fn call(&self, call: Bytes) -> BoxFuture<'_, Bytes> {
-        Box::pin(async move { [&b"answer to "[..], &call].concat().into() })
+        let more = vec![b'.'; self.answer_bytes.load(Relaxed)];
+        Box::pin(async move { [&b"answer to "[..], &call, &more].concat().into() })
     }
 
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {

@@ -1,9 +1,12 @@
 //! Members of channels at several nodes: presence, joins and leaves, and calls to all nodes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::join_all;
+use steadfast_cluster::frame::FRAME_BYTES_MAX;
 use steadfast_cluster::{Attachment, ChannelError, Member, Publish};
 use steadfast_flow::Env;
 
@@ -254,4 +257,20 @@ async fn calls_reach_all_nodes_and_name_those_that_do_not_answer() {
     let alone = async || call().await.len() == 1;
     while !alone().await {}
     drop(home);
+}
+
+#[tokio::test]
+async fn large_answers_to_many_calls_never_fill_the_outbox() {
+    let [home, one, _two] = cluster(&Hub::default()).await;
+    let call = async || {
+        let answers = one.channels.call_others(Bytes::from_static(b"x")).await;
+        answers.into_iter().find(|(name, _)| name == "home").expect("an answer").1.map(|answer| answer.len())
+    };
+    let more = OUTBOX_BYTES as usize / 8;
+    home.sessions.answer_bytes.store(more, Relaxed);
+    let answers = join_all((0..24).map(|_| call())).await;
+    assert_eq!(answers, vec![Ok(11 + more); 24]);
+    home.sessions.answer_bytes.store(FRAME_BYTES_MAX, Relaxed);
+    assert_eq!(call().await, Err(ChannelError::TooLarge));
+    assert_eq!(one.link("home").established, 1);
 }
