@@ -29,7 +29,7 @@ use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 use members::Members;
-use requests::{Publisher, publications};
+use requests::{Publisher, page_bytes, publications};
 use watchers::{Watcher, Watchers};
 
 const PARTS: usize = 64;
@@ -38,10 +38,9 @@ const PARTS: usize = 64;
 const WATCHES_MAX: usize = 4 << 20;
 
 /// Largest answer to a history request, in permits, and the permits of a link. An answer takes a
-/// permit for each page of bytes, a 64th of the outbox: so answers never fill the outbox.
+/// permit for each page of bytes, at most a 64th of the outbox: so answers never fill the outbox.
 const ANSWER_PERMITS: usize = 8;
 const READ_PERMITS: usize = 32;
-const PAGES: u64 = 64;
 
 /// Publications in an answer, at most.
 const ANSWER_PUBLICATIONS_MAX: usize = 100_000;
@@ -115,7 +114,7 @@ impl Home {
             sabotage: options.sabotage,
             fronts: (0..nodes).map(|_| Mutex::new(FrontLink::new(publications(options, &env)))).collect(),
             env,
-            page_bytes: usize::try_from(options.outbox_bytes_max / PAGES).unwrap_or(usize::MAX).max(1),
+            page_bytes: page_bytes(options.outbox_bytes_max),
             histories: AtomicU64::new(0),
         })
     }

@@ -20,6 +20,16 @@ use crate::outbox::Outbox;
 use crate::publish::{Accepted, Publish, StoreTerms};
 use crate::roster::NodeIndex;
 
+/// Pages of an outbox, and the largest page, bytes: an answer of some pages and the largest
+/// publication each fit into a frame.
+const PAGES: u64 = 64;
+const PAGE_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of publications in a page.
+pub(super) fn page_bytes(outbox_bytes_max: u64) -> usize {
+    (outbox_bytes_max / PAGES).clamp(1, PAGE_BYTES_MAX) as usize
+}
+
 /// Publishers of a link. Publications of one channel have the same one, which keeps their order.
 const PUBLISHERS: usize = 16;
 
@@ -305,5 +315,27 @@ impl Home {
         self.handle(channel)?.clear().await?;
         self.watchers.clear(channel);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::channels::{Watched, WirePublication};
+
+    #[test]
+    fn a_page_and_a_further_publication_fit_into_a_frame_whatever_the_outbox() {
+        for outbox in [1, 32 << 20, 64 << 20, 1 << 30, 16 << 30] {
+            let publication = |bytes| {
+                let body = vec![0; bytes].into();
+                WirePublication { offset: u64::MAX, time_ms: u64::MAX, body }
+            };
+            let small = page_bytes(outbox) / ANSWER_PUBLICATIONS_MAX;
+            let mut missed = vec![publication(small); ANSWER_PUBLICATIONS_MAX];
+            missed.push(publication(8 << 20));
+            let page = Watched { number: u64::MAX, missed, more: true, ..Watched::default() };
+            assert!(Kind::Watched(page).to_bytes().len() <= FRAME_BYTES_MAX, "{outbox}");
+        }
+        assert_eq!(page_bytes(64 << 20), 1 << 20);
     }
 }
