@@ -186,7 +186,7 @@ def test_invalid_notification_rules_are_refused_with_a_reason(make_server, tmp_p
 
 def test_writers_wait_while_events_cannot_be_forwarded(make_server, tmp_path):
     config = {**MIRRORING, "channel": {"namespaces": [{"name": "changes", **KEPT}]}}
-    server = live_server(make_server, tmp_path, config, settings={"events.waiting": 5, "store.write_wait": "300ms"})
+    server = live_server(make_server, tmp_path, config, settings={"events.waiting": 5, "store.write_wait": "5s"})
     s3 = server.s3()
     s3.create_bucket(Bucket="photos")
     notify(s3, "photos", (CHANNEL + "changes:x", ["s3:ObjectCreated:*"]))

@@ -48,7 +48,7 @@ pub(super) struct QueuedPublish {
 pub(super) type Publisher = mpsc::Sender<QueuedPublish>;
 
 /// Memory for the publications of a node that are queued or not committed, bytes: as large as an
-/// outbox. A front holds at most half of one, and all of it may arrive at once after a pause.
+/// outbox. A front holds a part of one, and all of it may arrive at once after a pause.
 pub(super) fn publications(options: &ChannelsOptions, env: &Env) -> Budget {
     Budget::new("publications of a node", options.outbox_bytes_max.max(1), env.clone())
 }
