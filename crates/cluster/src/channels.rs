@@ -213,7 +213,7 @@ impl Channels {
         terms: StoreTerms,
         publish: Publish,
     ) -> Result<Accepted, ChannelError> {
-        self.check(&publish.body)?;
+        self.check(|| publish.body.clone())?;
         match channel {
             Channel::Remote(channel)
                 if self.0.home.sabotage == ClusterSabotage::KeyAtFront && !publish.key.is_empty() =>
@@ -239,7 +239,7 @@ impl Channels {
     /// # Errors
     /// When the publication is refused.
     pub async fn deliver(&self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
-        self.check(&publish.body)?;
+        self.check(|| publish.body.clone())?;
         match self.remote(channel) {
             None => self.0.home.deliver(channel, publish).await,
             Some((front, home)) => forward(front, home, channel, None, publish),
@@ -250,8 +250,8 @@ impl Channels {
     ///
     /// # Errors
     /// It is longer than a cluster can carry.
-    pub fn check(&self, body: &Bytes) -> Result<(), ChannelError> {
-        let fits = self.0.cluster.is_none() || body.len() <= BODY_BYTES_MAX;
+    pub fn check(&self, body: impl FnOnce() -> Bytes) -> Result<(), ChannelError> {
+        let fits = self.0.cluster.is_none() || body().len() <= BODY_BYTES_MAX;
         if fits { Ok(()) } else { Err(ChannelError::TooLarge) }
     }
 

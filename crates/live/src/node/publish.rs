@@ -120,7 +120,7 @@ impl Node {
         self.room().await?;
         let stored = options.has_history() && !wanted.skip_history;
         let accepted = if !stored && key.is_none() && self.homes.is_local(channel) {
-            self.homes.check(&publication.body()).map_err(refusal)?;
+            self.homes.check(|| publication.body()).map_err(refusal)?;
             self.deliver(channel, publication);
             Submitted::Delivered
         } else {
