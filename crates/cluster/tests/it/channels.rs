@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use steadfast_cluster::{Accepted, Attachment, Channel, ChannelError, HistoryBounds, Publish, StoreTerms};
 use steadfast_flow::Env;
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{HistoryQuery, Position};
+use steadfast_store::{HistoryQuery, Position, Publication};
 
 use crate::hub::{Event, Hub, Node, TAIL_BYTES, roster, store, until};
 
@@ -235,6 +236,23 @@ async fn publications_without_history_reach_the_subscribers_only() {
     open(&one, "c").position().await.expect("watched");
     home.channels.deliver("c", message("3", "")).await.expect("sent");
     until(|| one.sessions.payloads("c") == ["1", "2", "3"]).await;
+}
+
+#[tokio::test]
+async fn publications_without_history_have_one_order_at_all_nodes() {
+    let [home, one, _two] = cluster(&Hub::default()).await;
+    let _attached = attach(&one, "c", None).await;
+    let here = Mutex::new(Vec::new());
+    let publish = &|publisher: usize| {
+        for n in 0..1000 {
+            let text = format!("{publisher}.{n}");
+            let publication = || Publication { offset: 0, time_ms: 0, body: text.clone().into() };
+            home.channels.deliver_unstored("c", publication, || here.lock().push(text.clone()));
+        }
+    };
+    std::thread::scope(|threads| (0..4).for_each(|publisher| drop(threads.spawn(move || publish(publisher)))));
+    until(|| one.sessions.payloads("c").len() == 4000).await;
+    assert!(one.sessions.payloads("c") == *here.lock(), "the orders differ");
 }
 
 #[tokio::test]

@@ -48,6 +48,17 @@ async fn attach(node: &Node) -> Attachment {
     attachment
 }
 
+/// A cluster whose fronts watch the channel; ann has joined at "one", and her home has
+/// acknowledged it.
+async fn with_ann(hub: &Hub) -> ([Node; 3], (Attachment, Attachment)) {
+    let [home, one, two] = cluster(hub).await;
+    let attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    until(|| two.sessions.announced("c") == ["ann"]).await;
+    one.channels.presence("c", 0).await.expect("answered");
+    ([home, one, two], attached)
+}
+
 fn sorted(mut users: Vec<String>) -> Vec<String> {
     users.sort_unstable();
     users
@@ -83,11 +94,7 @@ async fn joins_and_leaves_reach_the_subscribers_of_all_nodes() {
 
 #[tokio::test]
 async fn a_client_that_returns_at_once_joins_again() {
-    let [home, one, two] = cluster(&Hub::default()).await;
-    let _attached = (attach(&one).await, attach(&two).await);
-    join(&one, "ann");
-    until(|| two.sessions.announced("c") == ["ann"]).await;
-    one.channels.presence("c", 0).await.expect("answered");
+    let ([home, one, two], _attached) = with_ann(&Hub::default()).await;
     leave(&one, "ann");
     join(&one, "ann");
     until(|| two.sessions.announced("c") == ["ann", "-ann", "ann"]).await;
@@ -154,11 +161,7 @@ async fn a_lost_link_loses_and_repeats_no_join_and_no_leave() {
 #[tokio::test]
 async fn the_last_member_leaves_while_the_link_is_down_for_long() {
     let hub = Hub::default();
-    let [home, one, two] = cluster(&hub).await;
-    let _attached = (attach(&one).await, attach(&two).await);
-    join(&one, "ann");
-    until(|| two.sessions.announced("c") == ["ann"]).await;
-    one.channels.presence("c", 0).await.expect("answered");
+    let ([home, one, two], _attached) = with_ann(&hub).await;
     hub.block("one", "home");
     until(|| !one.is_up("home") && !home.is_up("one")).await;
     leave(&one, "ann");
@@ -173,11 +176,7 @@ async fn the_last_member_leaves_while_the_link_is_down_for_long() {
 #[tokio::test]
 async fn members_join_again_when_their_node_notices_a_lost_link_late() {
     let hub = Hub::default();
-    let [home, one, two] = cluster(&hub).await;
-    let _attached = (attach(&one).await, attach(&two).await);
-    join(&one, "ann");
-    until(|| two.sessions.announced("c") == ["ann"]).await;
-    one.channels.presence("c", 0).await.expect("answered");
+    let ([home, one, two], _attached) = with_ann(&hub).await;
     one.sessions.busy.send_replace(true);
     hub.block("one", "home");
     until(|| two.sessions.announced("c") == ["ann", "-ann"]).await;
