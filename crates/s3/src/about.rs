@@ -1,9 +1,13 @@
 //! The elements that identify the request in an error document, besides code and message.
 
-use http::header::CONTENT_LENGTH;
-use http::{HeaderName, Request, Response, StatusCode, Uri};
+use http::header::{CONTENT_LENGTH, HOST};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use s3s::Body;
+use s3s::host::S3Host as _;
 use s3s::xml::is_unfit;
+
+use crate::access::Domains;
+use crate::attributes::percent_decode;
 
 const END: &[u8] = b"</Error>";
 /// The conditions of requests, as `Condition` of an error names them.
@@ -20,28 +24,49 @@ const CONDITIONS: [(&str, &str); 7] = [
 /// The parts of a request that its error document repeats.
 pub(crate) struct About {
     uri: Uri,
+    host: Option<HeaderValue>,
     condition: Option<&'static str>,
 }
 
 impl About {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         let names = request.headers().keys().map(HeaderName::as_str);
-        Self { uri: request.uri().clone(), condition: condition(names) }
+        Self { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), condition: condition(names) }
     }
 
-    /// Adds the elements that clients look for: the resource, the request's id, and the condition
-    /// that did not hold.
-    pub(crate) fn complete(&self, response: &mut Response<Body>, id: &str) {
+    /// The bucket and the key that the request names; each may be empty.
+    fn names(&self, domains: &[String]) -> (String, String) {
+        let decoded = |text: &str| percent_decode(text).unwrap_or_else(|| text.to_owned());
+        let path = self.uri.path().trim_start_matches('/');
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok()).or(self.uri.host()).unwrap_or_default();
+        if let Some(bucket) =
+            Domains::new(domains).parse_host_header(host).ok().and_then(|host| host.bucket().map(str::to_owned))
+        {
+            return (bucket, decoded(path));
+        }
+        let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+        (decoded(bucket), decoded(key))
+    }
+
+    /// Adds what clients look for: the bucket, the key, the resource, the request's id,
+    /// and the condition that did not hold.
+    pub(crate) fn complete(&self, response: &mut Response<Body>, id: &str, domains: &[String]) {
         if response.status().as_u16() < 400 {
             return;
         }
         let bytes = response.body().bytes().unwrap_or_default();
         let Some(start) = bytes.strip_suffix(END) else { return };
-        let mut xml = Vec::with_capacity(bytes.len() + 128 + self.uri.path().len());
+        let mut xml = Vec::with_capacity(bytes.len() + 256 + 2 * self.uri.path().len());
         xml.extend_from_slice(start);
         let mut element = |name: &str, text: &str| {
             xml.extend_from_slice(format!("<{name}>{}</{name}>", escape(text)).as_bytes());
         };
+        let (bucket, key) = self.names(domains);
+        for (name, text) in [("BucketName", &bucket), ("Key", &key)] {
+            if !text.is_empty() {
+                element(name, text);
+            }
+        }
         if response.status() == StatusCode::PRECONDITION_FAILED {
             // The query string of a presigned URL may carry the headers of a copy.
             let query = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
@@ -67,8 +92,7 @@ fn condition(names: impl Iterator<Item = impl AsRef<str>>) -> Option<&'static st
     given.next().filter(|_| given.next().is_none())
 }
 
-/// Escapes the path of a request. The path has no control characters, but may have others that XML
-/// cannot carry.
+/// Escapes a path or a name, which may have characters that XML cannot carry.
 fn escape(text: &str) -> String {
     let text = text.replace(is_unfit, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

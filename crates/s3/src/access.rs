@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::host::{S3Host, VirtualHost};
-use s3s::{S3Result, s3_error};
+use s3s::{S3Result, TrailingHeaders, s3_error};
 
 use steadfast_edge::Edge;
 use steadfast_flow::{Budget, Env};
@@ -18,6 +18,7 @@ use steadfast_store::{Store, StoreError};
 
 use crate::context::RequestContext;
 use crate::error::{invalid_request, slow_down};
+use crate::receive::check_xml;
 use crate::served::{Served, overrides_headers};
 use crate::signed;
 
@@ -76,7 +77,10 @@ impl S3Access for Access {
             stages.set_about(bucket);
         }
         match cx.credentials() {
-            Some(_) => signed::check(cx.uri(), cx.headers())?,
+            Some(_) => {
+                signed::check(cx.uri(), cx.headers())?;
+                check_presigned_v2(cx)?;
+            }
             None => self.check_unsigned(served.as_ref().ok().copied(), cx)?,
         }
         let served = served?;
@@ -90,6 +94,29 @@ impl S3Access for Access {
             }
         }
         Ok(())
+    }
+
+    fn check_body(
+        &self,
+        operation: &str,
+        headers: &HeaderMap,
+        trailers: Option<&TrailingHeaders>,
+        body: &[u8],
+    ) -> S3Result<()> {
+        check_xml(operation, headers, trailers, body)
+    }
+}
+
+/// Refuses a URL presigned with version 2 for anything but one object: that version does not cover
+/// the prefix of a listing.
+fn check_presigned_v2(cx: &S3AccessContext<'_>) -> S3Result<()> {
+    let query = cx.uri().query().unwrap_or_default();
+    match cx.s3_path().as_object() {
+        None if signed::is_presigned_v2(query) => Err(s3_error!(
+            AccessDenied,
+            "A URL presigned with signature version 2 works for objects only. Please use AWS4-HMAC-SHA256 (version 4)."
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -148,7 +148,7 @@ pub(crate) fn check_tags(pairs: Vec<(String, String)>) -> S3Result<BTreeMap<Stri
     Ok(tags)
 }
 
-fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(b) = bytes.next() {

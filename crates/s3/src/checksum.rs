@@ -52,10 +52,7 @@ impl Algorithm {
     }
 
     pub(crate) fn parse(name: &str) -> S3Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|a| a.s3_name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| invalid_request("Checksum algorithm provided is unsupported. Please try again with any of the valid types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]"))
+        Self::ALL.into_iter().find(|a| a.s3_name().eq_ignore_ascii_case(name)).ok_or_else(unsupported)
     }
 
     fn digest_len(self) -> usize {
@@ -167,20 +164,21 @@ impl Claim {
     pub(crate) fn read(headers: &HeaderMap) -> S3Result<Self> {
         let mut claim = Self::default();
         let (mut found, mut named) = (0, [None; 2]);
-        let of = |name: &str| Algorithm::ALL.into_iter().find(|a| header_name(*a).eq_ignore_ascii_case(name));
         for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with("x-amz-")) {
             let value = value.to_str().unwrap_or_default();
             match name.as_str() {
                 "x-amz-sdk-checksum-algorithm" => named[0] = named[0].or(Some(value)),
                 "x-amz-checksum-algorithm" => named[1] = named[1].or(Some(value)),
                 "x-amz-trailer" => {
-                    for algorithm in value.split(',').filter_map(|name| of(name.trim())) {
-                        claim = Self { algorithm: Some(algorithm), value: None, trailer: true };
-                        found += 1;
+                    for name in value.split(',') {
+                        if let Some(algorithm) = of_header(&name.trim().to_ascii_lowercase())? {
+                            claim = Self { algorithm: Some(algorithm), value: None, trailer: true };
+                            found += 1;
+                        }
                     }
                 }
                 name => {
-                    if let Some(algorithm) = of(name) {
+                    if let Some(algorithm) = of_header(name)? {
                         algorithm.check_form(value)?;
                         claim = Self { algorithm: Some(algorithm), value: Some(value.to_owned()), trailer: false };
                         found += 1;
@@ -193,12 +191,46 @@ impl Claim {
                 "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.",
             ));
         }
+        if let Some(name) = named[0] {
+            let algorithm = Some(Algorithm::parse(name)?);
+            if found == 0 {
+                return Err(invalid_request(
+                    "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers were found.",
+                ));
+            }
+            if claim.algorithm != algorithm {
+                return Err(invalid_request("Value for x-amz-sdk-checksum-algorithm header is invalid."));
+            }
+        }
         if found == 0
-            && let Some(name) = named[0].or(named[1])
+            && let Some(name) = named[1]
         {
             claim.algorithm = Some(Algorithm::parse(name)?);
         }
         Ok(claim)
+    }
+
+    /// Checks a body that is in memory.
+    ///
+    /// # Errors
+    /// `BadDigest`.
+    pub(crate) fn check(&self, body: &[u8]) -> S3Result<()> {
+        let (Some(algorithm), Some(value)) = (self.algorithm, &self.value) else { return Ok(()) };
+        let mut hasher = Hasher::new(algorithm);
+        hasher.update(body);
+        if hasher.finish() == *value { Ok(()) } else { Err(bad_digest(algorithm)) }
+    }
+}
+
+/// The algorithm whose value a header has, by the header's lower-case name; `None` for other
+/// headers.
+///
+/// # Errors
+/// `InvalidRequest` for a checksum that the server does not compute: it could not be checked.
+pub(crate) fn of_header(name: &str) -> S3Result<Option<Algorithm>> {
+    match name.strip_prefix("x-amz-checksum-") {
+        None | Some("mode" | "type" | "algorithm") => Ok(None),
+        Some(name) => Algorithm::parse(name).map(Some),
     }
 }
 
@@ -215,6 +247,13 @@ pub(crate) fn header_name(algorithm: Algorithm) -> &'static str {
 /// The one algorithm of a stored map of checksums.
 pub(crate) fn algorithm_of(checksums: &BTreeMap<String, String>) -> Option<Algorithm> {
     Algorithm::ALL.into_iter().find(|a| checksums.contains_key(a.name()))
+}
+
+/// The error for an algorithm that the server does not compute.
+pub(crate) fn unsupported() -> S3Error {
+    invalid_request(
+        "Checksum algorithm provided is unsupported. Please try again with any of the valid types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]",
+    )
 }
 
 /// `BadDigest` for a checksum that does not match.
@@ -329,5 +368,22 @@ mod tests {
         assert_eq!(claim(&[("x-amz-checksum-crc32", "y/Q5")]), Err("InvalidRequest".into()));
         let two = [("x-amz-checksum-crc32", "y/Q5Jg=="), ("x-amz-trailer", "x-amz-checksum-sha1")];
         assert_eq!(claim(&two), Err("InvalidRequest".into()));
+        for refused in [
+            [("x-amz-checksum-sha512", "AA=="), ("a", "b")],
+            [("x-amz-checksum-xxhash3", ""), ("x-amz-checksum-crc32", "y/Q5Jg==")],
+            [("x-amz-trailer", "X-Amz-Checksum-MD5"), ("a", "b")],
+            [("x-amz-trailer", "x-amz-checksum-crc32, x-amz-checksum-new"), ("a", "b")],
+            [("x-amz-sdk-checksum-algorithm", "CRC32C"), ("a", "b")],
+            [("x-amz-sdk-checksum-algorithm", "CRC32C"), ("x-amz-checksum-crc32", "y/Q5Jg==")],
+            [("x-amz-sdk-checksum-algorithm", "MD4"), ("x-amz-checksum-crc32", "y/Q5Jg==")],
+            [("x-amz-sdk-checksum-algorithm", "SHA1"), ("x-amz-trailer", "x-amz-checksum-crc32")],
+        ] {
+            assert_eq!(claim(&refused), Err("InvalidRequest".into()), "{refused:?}");
+        }
+        let mode = claim(&[("x-amz-checksum-mode", "ENABLED"), ("x-amz-checksum-type", "COMPOSITE")]);
+        assert_eq!(mode.unwrap(), Claim::default());
+        let claimed = claim(&[("x-amz-checksum-crc32", "y/Q5Jg==")]).unwrap();
+        assert!(claimed.check(b"123456789").is_ok());
+        assert_eq!(claimed.check(b"12345678").unwrap_err().code().as_str(), "BadDigest");
     }
 }

@@ -132,6 +132,7 @@ impl S3Door {
         // pieces.
         config.put_object_max_size = None;
         config.aws_chunked_stream_max_chunk_size = usize::MAX;
+        config.enable_sig_v2 = options.signature_v2;
         config.sig_v4_allowed_services = vec!["s3".to_owned()];
         config.unsigned_amz_header_allowlist = signed::UNSIGNED.iter().map(|name| (*name).to_owned()).collect();
         // Method, path and sub-resource alone determine the operation.
@@ -289,7 +290,7 @@ impl S3Door {
             return error_response(slow_down("requests served at a time"));
         };
         context.hold_place(place);
-        if let Some(error) = refuse_early(&request) {
+        if let Some(error) = refuse_early(&request, options.signature_v2) {
             return error_response(error);
         }
         let mut request = request.map(|body| {
@@ -341,7 +342,7 @@ impl S3Door {
             response.headers_mut().remove(CONTENT_TYPE);
             response.headers_mut().remove(CONTENT_LENGTH);
         }
-        about.complete(response, &context.id);
+        about.complete(response, &context.id, &self.0.options.domains);
         if context.unread() > unread_max {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

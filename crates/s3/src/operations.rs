@@ -7,7 +7,7 @@ use steadfast_flow::{BoxFuture, Stage, stages};
 
 use crate::conditions::refuse_ignored;
 use crate::handler::Handler;
-use crate::ops::{buckets, copy, delete, list, notifications, read, tags, uploads, write};
+use crate::ops::{buckets, copy, delete, list, notifications, read, tags, unset, uploads, write};
 
 impl Handler {
     /// Adds to the error of a full pool the uploads and snapshots that hold space.
@@ -82,6 +82,7 @@ operations! {
     put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput = tags::put;
     delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput = tags::delete;
 
+    list_object_versions(ListObjectVersionsInput) -> ListObjectVersionsOutput = list::versions;
     list_objects(ListObjectsInput) -> ListObjectsOutput = list::v1;
     list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = list::v2;
 
@@ -92,4 +93,38 @@ operations! {
     abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput = uploads::abort;
     list_parts(ListPartsInput) -> ListPartsOutput = uploads::list_parts;
     list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput = uploads::list;
+
+    get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput = unset::policy;
+    get_bucket_policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput = unset::policy_status;
+    get_bucket_cors(GetBucketCorsInput) -> GetBucketCorsOutput = unset::cors;
+    get_bucket_lifecycle_configuration(GetBucketLifecycleConfigurationInput) -> GetBucketLifecycleConfigurationOutput = unset::lifecycle;
+    get_bucket_tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput = unset::tagging;
+    get_bucket_website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput = unset::website;
+    get_bucket_encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput = unset::encryption;
+    get_bucket_replication(GetBucketReplicationInput) -> GetBucketReplicationOutput = unset::replication;
+    get_object_lock_configuration(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput = unset::object_lock;
+    get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput = unset::public_access_block;
+    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput = unset::ownership_controls;
+    get_bucket_analytics_configuration(GetBucketAnalyticsConfigurationInput) -> GetBucketAnalyticsConfigurationOutput = unset::analytics;
+    get_bucket_intelligent_tiering_configuration(GetBucketIntelligentTieringConfigurationInput) -> GetBucketIntelligentTieringConfigurationOutput = unset::intelligent_tiering;
+    get_bucket_inventory_configuration(GetBucketInventoryConfigurationInput) -> GetBucketInventoryConfigurationOutput = unset::inventory;
+    get_bucket_metrics_configuration(GetBucketMetricsConfigurationInput) -> GetBucketMetricsConfigurationOutput = unset::metrics;
+    get_bucket_logging(GetBucketLoggingInput) -> GetBucketLoggingOutput = unset::logging;
+    get_bucket_accelerate_configuration(GetBucketAccelerateConfigurationInput) -> GetBucketAccelerateConfigurationOutput = unset::accelerate;
+    list_bucket_analytics_configurations(ListBucketAnalyticsConfigurationsInput) -> ListBucketAnalyticsConfigurationsOutput = unset::list_analytics;
+    list_bucket_intelligent_tiering_configurations(ListBucketIntelligentTieringConfigurationsInput) -> ListBucketIntelligentTieringConfigurationsOutput = unset::list_intelligent_tiering;
+    list_bucket_inventory_configurations(ListBucketInventoryConfigurationsInput) -> ListBucketInventoryConfigurationsOutput = unset::list_inventory;
+    list_bucket_metrics_configurations(ListBucketMetricsConfigurationsInput) -> ListBucketMetricsConfigurationsOutput = unset::list_metrics;
+    get_bucket_request_payment(GetBucketRequestPaymentInput) -> GetBucketRequestPaymentOutput = unset::request_payment;
+    get_object_retention(GetObjectRetentionInput) -> GetObjectRetentionOutput = unset::retention;
+    get_object_legal_hold(GetObjectLegalHoldInput) -> GetObjectLegalHoldOutput = unset::legal_hold;
+    delete_bucket_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput = unset::delete_policy;
+    delete_bucket_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput = unset::delete_cors;
+    delete_bucket_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput = unset::delete_lifecycle;
+    delete_bucket_tagging(DeleteBucketTaggingInput) -> DeleteBucketTaggingOutput = unset::delete_tagging;
+    delete_bucket_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput = unset::delete_website;
+    delete_bucket_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput = unset::delete_encryption;
+    delete_bucket_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput = unset::delete_replication;
+    delete_public_access_block(DeletePublicAccessBlockInput) -> DeletePublicAccessBlockOutput = unset::delete_public_access_block;
+    delete_bucket_ownership_controls(DeleteBucketOwnershipControlsInput) -> DeleteBucketOwnershipControlsOutput = unset::delete_ownership_controls;
 }

@@ -77,6 +77,8 @@ pub struct S3Options {
     /// Pairs of access key and secret key. A request must be signed with one of them, unless it
     /// reads a public object.
     pub credentials: Vec<(String, String)>,
+    /// Whether requests and presigned URLs may be signed with version 2.
+    pub signature_v2: bool,
     /// The region reported to clients. Requests may be signed for any region.
     pub region: String,
     /// Base domains for virtual-host style (`bucket.s3.example.com`), without port. Other host
@@ -143,6 +145,7 @@ impl Default for S3Options {
     fn default() -> Self {
         Self {
             credentials: Vec::new(),
+            signature_v2: true,
             region: "us-east-1".into(),
             domains: Vec::new(),
             https: false,

@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{HeaderMap, HeaderName};
-use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
+use s3s::{S3Error, S3Result, StdError, TrailingHeaders, s3_error};
 use steadfast_flow::Env;
 use steadfast_store::ObjectWriter;
 
-use crate::checksum::{Algorithm, Claim, Hasher, bad_digest, header_name};
+use crate::checksum::{Algorithm, Claim, Hasher, bad_digest, header_name, of_header};
 use crate::context::RequestContext;
 use crate::error::{body_error, custom, incomplete_body, store_error};
 use crate::md5::{BodyMd5, Md5Pool};
@@ -36,13 +36,7 @@ impl Wanted {
     /// # Errors
     /// `InvalidDigest`, `InvalidRequest`, `EntityTooLarge`.
     pub(crate) fn read(headers: &HeaderMap, length: Option<u64>, etag: EtagKind, bytes_max: u64) -> S3Result<Self> {
-        let content_md5 = match headers.get(&CONTENT_MD5) {
-            None => None,
-            Some(value) => {
-                let digest = BASE64.decode(value.as_bytes()).ok().and_then(|d| d.try_into().ok());
-                Some(digest.ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."))?)
-            }
-        };
+        let content_md5 = content_md5(headers)?;
         if length.is_some_and(|n| n > bytes_max) {
             return Err(too_large());
         }
@@ -69,6 +63,43 @@ impl Wanted {
     pub(crate) fn length(&self) -> Option<u64> {
         self.length
     }
+}
+
+/// # Errors
+/// `InvalidDigest`.
+fn content_md5(headers: &HeaderMap) -> S3Result<Option<[u8; 16]>> {
+    let Some(value) = headers.get(&CONTENT_MD5) else { return Ok(None) };
+    let digest = BASE64.decode(value.as_bytes()).ok().and_then(|digest| digest.try_into().ok());
+    digest.map(Some).ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."))
+}
+
+fn bad_md5() -> S3Error {
+    s3_error!(BadDigest, "The Content-MD5 you specified did not match what we received.")
+}
+
+/// Checks an XML body that is in memory against `Content-MD5` and the checksum of the request.
+///
+/// # Errors
+/// `BadDigest`, `InvalidDigest`, `InvalidRequest`, `MalformedTrailerError`.
+pub(crate) fn check_xml(
+    operation: &str,
+    headers: &HeaderMap,
+    trailers: Option<&TrailingHeaders>,
+    body: &[u8],
+) -> S3Result<()> {
+    if content_md5(headers)?.is_some_and(|md5| md5 != *Md5::digest(body)) {
+        return Err(bad_md5());
+    }
+    if operation == "CompleteMultipartUpload" {
+        // There, the checksum is that of the object.
+        return headers.keys().try_for_each(|name| of_header(name.as_str()).map(|_| ()));
+    }
+    let mut claim = Claim::read(headers)?;
+    let trailers = trailers.and_then(TrailingHeaders::take).unwrap_or_default();
+    if let Some(value) = trailing(&claim, &trailers)? {
+        claim.value = Some(value);
+    }
+    claim.check(body)
 }
 
 fn too_large() -> S3Error {
@@ -131,21 +162,15 @@ where
         None => None,
     };
     if wanted.content_md5.is_some() && wanted.content_md5 != md5 {
-        return Err(S3Error::with_message(
-            S3ErrorCode::BadDigest,
-            "The Content-MD5 you specified did not match what we received.",
-        ));
+        return Err(bad_md5());
     }
     let checksum = wanted.claim.algorithm.zip(hasher.map(Hasher::finish));
-    if let Some((algorithm, computed)) = &checksum {
-        let claimed = match (&wanted.claim.value, wanted.claim.trailer) {
-            (Some(value), _) => Some(value.clone()),
-            (None, true) => Some(trailing(*algorithm, trailers)?),
-            (None, false) => None,
-        };
-        if claimed.is_some_and(|claimed| claimed != *computed) {
-            return Err(bad_digest(*algorithm));
-        }
+    let trailers = trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
+    let claimed = trailing(&wanted.claim, &trailers)?.or(wanted.claim.value);
+    if let Some((algorithm, computed)) = &checksum
+        && claimed.is_some_and(|claimed| claimed != *computed)
+    {
+        return Err(bad_digest(*algorithm));
     }
     let etag = match (wanted.etag, md5) {
         (EtagKind::Md5, Some(md5)) => hex::encode(md5),
@@ -154,20 +179,28 @@ where
     Ok(Received { etag, checksum })
 }
 
-/// The checksum from the trailer.
-fn trailing(algorithm: Algorithm, trailers: Option<TrailingHeaders>) -> S3Result<String> {
-    let value = trailers.and_then(|t| t.take()).and_then(|headers| {
-        headers.get(header_name(algorithm)).and_then(|v| v.to_str().ok()).map(|v| v.trim().to_owned())
-    });
-    let value = value.ok_or_else(|| {
+/// The checksum from the trailers, if the request announced one.
+///
+/// # Errors
+/// `MalformedTrailerError` if it is missing, or if there is another one; `InvalidRequest`.
+fn trailing(claim: &Claim, trailers: &HeaderMap) -> S3Result<Option<String>> {
+    let announced = claim.algorithm.filter(|_| claim.trailer);
+    let malformed = || {
         custom(
             "MalformedTrailerError",
             http::StatusCode::BAD_REQUEST,
             "The request contained trailing data that was not well-formed or did not conform to our published schema.",
         )
-    })?;
-    algorithm.check_form(&value)?;
-    Ok(value)
+    };
+    for name in trailers.keys() {
+        if of_header(name.as_str())?.is_some_and(|algorithm| Some(algorithm) != announced) {
+            return Err(malformed());
+        }
+    }
+    let Some(algorithm) = announced else { return Ok(None) };
+    let value = trailers.get(header_name(algorithm)).and_then(|value| value.to_str().ok()).ok_or_else(malformed)?;
+    algorithm.check_form(value.trim())?;
+    Ok(Some(value.trim().to_owned()))
 }
 
 /// An entity tag that differs for every write and cannot be mistaken for an MD5.

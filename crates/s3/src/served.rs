@@ -5,7 +5,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use crate::conditions::{EXPECTED_OWNERS, another_owner};
 use crate::handler::OWNER;
-use crate::signed::is_presigned;
+use crate::signed::{is_presigned, is_presigned_v2};
 
 /// An operation that is served.
 pub(crate) struct Served {
@@ -91,6 +91,44 @@ const SERVED: &[Served] = &[
     served("GetObjectTagging", &["tagging", "versionId"]),
     with_xml("PutObjectTagging", &["tagging", "versionId"], SMALL),
     served("DeleteObjectTagging", &["tagging", "versionId"]),
+    served(
+        "ListObjectVersions",
+        &["versions", "prefix", "delimiter", "key-marker", "version-id-marker", "max-keys", "encoding-type"],
+    )
+    .with_origin(),
+    served("GetBucketPolicy", &["policy"]).with_origin(),
+    served("GetBucketPolicyStatus", &["policyStatus"]).with_origin(),
+    served("GetBucketCors", &["cors"]).with_origin(),
+    served("GetBucketLifecycleConfiguration", &["lifecycle"]).with_origin(),
+    served("GetBucketTagging", &["tagging"]).with_origin(),
+    served("GetBucketWebsite", &["website"]).with_origin(),
+    served("GetBucketEncryption", &["encryption"]).with_origin(),
+    served("GetBucketReplication", &["replication"]).with_origin(),
+    served("GetObjectLockConfiguration", &["object-lock"]).with_origin(),
+    served("GetPublicAccessBlock", &["publicAccessBlock"]).with_origin(),
+    served("GetBucketOwnershipControls", &["ownershipControls"]).with_origin(),
+    served("GetBucketAnalyticsConfiguration", &["analytics", "id"]).with_origin(),
+    served("GetBucketIntelligentTieringConfiguration", &["intelligent-tiering", "id"]).with_origin(),
+    served("GetBucketInventoryConfiguration", &["inventory", "id"]).with_origin(),
+    served("GetBucketMetricsConfiguration", &["metrics", "id"]).with_origin(),
+    served("GetBucketLogging", &["logging"]).with_origin(),
+    served("GetBucketAccelerateConfiguration", &["accelerate"]).with_origin(),
+    served("ListBucketAnalyticsConfigurations", &["analytics", "continuation-token"]).with_origin(),
+    served("ListBucketIntelligentTieringConfigurations", &["intelligent-tiering", "continuation-token"]).with_origin(),
+    served("ListBucketInventoryConfigurations", &["inventory", "continuation-token"]).with_origin(),
+    served("ListBucketMetricsConfigurations", &["metrics", "continuation-token"]).with_origin(),
+    served("GetBucketRequestPayment", &["requestPayment"]).with_origin(),
+    served("GetObjectRetention", &["retention", "versionId"]),
+    served("GetObjectLegalHold", &["legal-hold", "versionId"]),
+    served("DeleteBucketPolicy", &["policy"]),
+    served("DeleteBucketCors", &["cors"]),
+    served("DeleteBucketLifecycle", &["lifecycle"]),
+    served("DeleteBucketTagging", &["tagging"]),
+    served("DeleteBucketWebsite", &["website"]),
+    served("DeleteBucketEncryption", &["encryption"]),
+    served("DeleteBucketReplication", &["replication"]),
+    served("DeletePublicAccessBlock", &["publicAccessBlock"]),
+    served("DeleteBucketOwnershipControls", &["ownershipControls"]),
 ];
 
 impl Served {
@@ -112,7 +150,8 @@ impl Served {
         SERVED.iter().find(|s| s.name == operation).ok_or_else(|| {
             s3_error!(
                 NotImplemented,
-                "A header or query you provided implies functionality that is not implemented: {operation}."
+                "A header or query you provided implies functionality that is not implemented: {operation}.{}",
+                reason(operation)
             )
         })
     }
@@ -126,7 +165,7 @@ impl Served {
     /// `NotImplemented`; `AccessDenied` for an expected owner other than [`OWNER`].
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let reads = *method == Method::GET || *method == Method::HEAD;
-        let presigned = is_presigned(query);
+        let (presigned, v2) = (is_presigned(query), is_presigned_v2(query));
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             // `x-id`, signatures, and headers: `s3s` has already turned those of a presigned URL
             // into headers.
@@ -140,7 +179,8 @@ impl Served {
             let counts = presigned && starts_with(&name, "x-amz-");
             let relied_on = of_sdk && !counts && RELIED_ON.iter().any(|start| starts_with(&name, start));
             let ignored = of_sdk || (reads && !value.is_empty());
-            if !relied_on && (ignored || self.query.contains(&name.as_ref())) {
+            let of_v2 = v2 && V2_PARAMETERS.iter().any(|known| name.eq_ignore_ascii_case(known));
+            if !relied_on && (ignored || of_v2 || self.query.contains(&name.as_ref())) {
                 continue;
             }
             return Err(S3Error::with_message(
@@ -164,6 +204,23 @@ impl Served {
     }
 }
 
+/// What to use in place of an operation that is not served.
+fn reason(operation: &str) -> &'static str {
+    match operation {
+        "PutBucketPolicy" | "PutPublicAccessBlock" | "PutBucketAcl" | "PutObjectAcl" | "PutBucketOwnershipControls" => {
+            " Every configured key may do everything; the setting s3.public_read lets anyone read a bucket's objects."
+        }
+        "PutBucketCors" => " The setting s3.allowed_origins is for all buckets.",
+        "PutBucketVersioning" | "PutObjectLockConfiguration" | "PutObjectRetention" | "PutObjectLegalHold" => {
+            " An object has one version, which can be changed; `steadfast snapshot` keeps older states."
+        }
+        "PutBucketLifecycleConfiguration" => " Objects do not expire; a client deletes them.",
+        "PutBucketEncryption" => " The server does not encrypt; encrypt its disks.",
+        "PutBucketReplication" => " Copy with a client, or export snapshots.",
+        _ => "",
+    }
+}
+
 /// Whether a query string sets headers of the answer.
 pub(crate) fn overrides_headers(query: &str) -> bool {
     form_urlencoded::parse(query.as_bytes()).any(|(name, _)| RESPONSE.contains(&name.as_ref()))
@@ -183,6 +240,9 @@ const RELIED_ON: [&str; 9] = [
     "x-amz-mp-object-size",
     "x-steadfast-",
 ];
+
+/// Parameters of URLs presigned with version 2, besides `x-amz-*`.
+const V2_PARAMETERS: [&str; 5] = ["AWSAccessKeyId", "Expires", "Signature", "content-type", "content-md5"];
 
 fn starts_with(name: &str, start: &str) -> bool {
     name.get(..start.len()).is_some_and(|part| part.eq_ignore_ascii_case(start))

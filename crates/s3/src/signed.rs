@@ -5,12 +5,16 @@
 //! instead. So every header that can change what a request does must be among the signed ones,
 //! regardless of the key. `s3s` ensures this for `x-amz-*`; this module is a second check, and
 //! covers Steadfast's own headers too.
+//!
+//! Version 2 signs all `x-amz-*` headers, but of the query string only sub-resources and
+//! `response-*`. So a URL that it presigned works for one object only: the parameters of a listing
+//! are not covered.
 
 use std::borrow::Cow;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Uri};
-use s3s::{S3Result, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 
 /// Prefixes of the headers that change what a request does.
 const COVERED: [&str; 2] = ["x-amz-", "x-steadfast-"];
@@ -26,7 +30,10 @@ pub(crate) const UNSIGNED: [&str; 3] = ["x-amz-user-agent", "x-amz-cf-id", "x-am
 /// `AccessDenied`.
 pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let query = uri.query().unwrap_or_default();
-    let presigned = is_presigned(query);
+    if is_presigned_v2(query) || headers.get(AUTHORIZATION).is_some_and(|v| v.as_bytes().starts_with(b"AWS ")) {
+        return check_v2(headers);
+    }
+    let presigned = is_presigned_v4(query);
     // The signature of a presigned URL covers its query string, from which `s3s` takes headers.
     let moved = |name: &str, value: &HeaderValue| {
         presigned
@@ -43,25 +50,44 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
         let name = name.as_str();
         let covered = COVERED.iter().any(|prefix| name.starts_with(prefix));
         if covered && name != CONTENT_HASH && !UNSIGNED.contains(&name) && !signed(name) && !moved(name, value) {
-            return Err(s3_error!(
-                AccessDenied,
-                "There were headers present in the request which were not signed: {name}"
-            ));
+            return Err(not_signed(name));
         }
     }
     Ok(())
 }
 
-/// Whether a query string is that of a presigned URL.
+/// A signature of version 2 covers every `x-amz-*` header, and no header of Steadfast's own.
+fn check_v2(headers: &HeaderMap) -> S3Result<()> {
+    match headers.keys().find(|name| name.as_str().starts_with(COVERED[1])) {
+        None => Ok(()),
+        Some(name) => Err(not_signed(name.as_str())),
+    }
+}
+
+fn not_signed(name: &str) -> S3Error {
+    s3_error!(AccessDenied, "There were headers present in the request which were not signed: {name}")
+}
+
+/// Whether a query string is that of a presigned URL of either version.
 pub(crate) fn is_presigned(query: &str) -> bool {
+    is_presigned_v4(query) || is_presigned_v2(query)
+}
+
+/// Whether a query string has a signature of version 4.
+pub(crate) fn is_presigned_v4(query: &str) -> bool {
     form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "X-Amz-Signature")
+}
+
+/// Whether a query string has a signature of version 2.
+pub(crate) fn is_presigned_v2(query: &str) -> bool {
+    form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "Signature")
 }
 
 /// The names that the signature claims to cover, separated by `;`. `None` when the request does not
 /// give them exactly once.
 fn names<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
     let query = uri.query().unwrap_or_default();
-    Some(if is_presigned(query) {
+    Some(if is_presigned_v4(query) {
         let values = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "X-Amz-SignedHeaders");
         only(values)?.1
     } else {
@@ -119,6 +145,14 @@ mod tests {
         assert!(refused(&moved, &[("host", "h"), ("x-amz-meta-owner", "ann b"), ("x-amz-meta-owner", "bob")]));
         let by_header = [("authorization", HEADER), ("x-amz-meta-owner", "ann")];
         assert!(refused("/b/k?x-amz-meta-owner=ann", &by_header));
+    }
+
+    #[test]
+    fn version_2_covers_no_header_of_our_own() {
+        let presigned = "/b/k?AWSAccessKeyId=A&Signature=x&Expires=1";
+        assert!(!refused(presigned, &[("x-amz-acl", "private")]), "the signature covers it");
+        assert!(refused(presigned, &[("x-steadfast-durability", "async")]));
+        assert!(refused("/b/k", &[("authorization", "AWS A:x"), ("x-steadfast-durability", "async")]));
     }
 
     #[test]

@@ -97,96 +97,97 @@ pub fn encode(s: &str) -> Result<Cow<'_, str>, EncodeError> {
     Ok(Cow::Owned(result))
 }
 
-/// Decodes an RFC 2047 encoded-word string.
-/// If the string is not RFC 2047 encoded, returns it unchanged.
-/// Supports both Base64 (B) and Quoted-Printable (Q) encodings.
-/// Handles multiple space-separated encoded-words per RFC 2047 Section 2.
-///
-/// # Input Constraints
-/// - Maximum input length: 1 MB
-/// - Maximum number of encoded-words: No explicit limit, but bounded by input length
-/// - Maximum decoded output size: Bounded by input length
-///
-/// # Charset Handling
-/// This implementation primarily supports UTF-8 charset. For other charsets,
-/// it attempts to decode the bytes as UTF-8, which may fail if the original
-/// encoding used a different character set. A full implementation would need
-/// to support additional charsets like ISO-8859-1, etc.
+/// Decodes the RFC 2047 encoded words in a header's value (encodings B and Q, character sets by
+/// the labels of the Encoding Standard). White space between adjacent words is dropped, and a
+/// character may be split over adjacent words of the same character set. Text that is not encoded,
+/// and words that cannot be decoded, stay as they are.
 ///
 /// # Errors
 ///
 /// Returns `DecodeError::InputTooLarge` if the input exceeds `MAX_INPUT_LEN` (1 MB).
+// steadfast patch 14: upstream takes every character set for UTF-8, drops text between words, and fails on others.
 pub fn decode(s: &str) -> Result<Cow<'_, str>, DecodeError> {
     // Input size validation to prevent DoS
     if s.len() > MAX_INPUT_LEN {
         return Err(DecodeError::InputTooLarge);
     }
-
     let s = s.trim();
-
-    // Check if this looks like an RFC 2047 encoded word
-    if !s.starts_with("=?") || !s.ends_with("?=") {
-        // Not encoded, return as-is
+    if !s.contains("=?") {
         return Ok(Cow::Borrowed(s));
     }
-
-    // Count actual encoded-word patterns, not just "?=" occurrences
-    let encoded_word_count = s
-        .split_whitespace()
-        .filter(|p| p.starts_with("=?") && p.ends_with("?="))
-        .count();
-    let has_multiple_words = encoded_word_count > 1;
-    if has_multiple_words {
-        let mut result = Vec::with_capacity(s.len());
-        for part in s.split_whitespace() {
-            if part.is_empty() || !part.starts_with("=?") || !part.ends_with("?=") {
-                continue;
+    let mut out = String::with_capacity(s.len());
+    let mut run: Option<Run> = None;
+    // The text from `written` is not in `out` yet; it is searched for words from `at`.
+    let (mut written, mut at) = (0, 0);
+    while let Some(found) = s.get(at..).and_then(|rest| rest.find("=?")) {
+        let start = at + found;
+        let Some((charset, bytes, len)) = s.get(start..).and_then(word) else {
+            at = start + 2;
+            continue;
+        };
+        let gap = s.get(written..start).unwrap_or_default();
+        let adjacent = run.is_some() && gap.trim().is_empty();
+        (at, written) = (start + len, start + len);
+        match &mut run {
+            Some(run) if adjacent && run.charset == charset => {
+                run.bytes.extend_from_slice(&bytes);
+                run.end = at;
             }
-            let decoded = decode_single_word(part)?;
-            result.extend_from_slice(decoded.as_bytes());
+            _ => {
+                let next = Run { charset, bytes, start, end: at };
+                finish(s, &mut out, run.replace(next));
+                if !adjacent {
+                    out.push_str(gap);
+                }
+            }
         }
-        if result.is_empty() {
-            return Err(DecodeError::InvalidFormat);
-        }
-        return String::from_utf8(result)
-            .map(Cow::Owned)
-            .map_err(|_| DecodeError::InvalidUtf8);
     }
-
-    // Single encoded-word
-    decode_single_word(s).map(Cow::Owned)
+    finish(s, &mut out, run);
+    out.push_str(s.get(written..).unwrap_or_default());
+    Ok(Cow::Owned(out))
 }
 
-/// Decodes a single RFC 2047 encoded-word.
-fn decode_single_word(s: &str) -> Result<String, DecodeError> {
-    let s = s.trim();
-    if !s.starts_with("=?") || !s.ends_with("?=") {
-        return Err(DecodeError::InvalidFormat);
+/// Adjacent words of one character set: their bytes, and where they are in the text.
+struct Run {
+    charset: &'static encoding_rs::Encoding,
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// Appends the decoded words, or their text if their bytes are invalid.
+fn finish(s: &str, out: &mut String, run: Option<Run>) {
+    let Some(run) = run else { return };
+    match run.charset.decode_without_bom_handling_and_without_replacement(&run.bytes) {
+        Some(text) => out.push_str(&text),
+        None => out.push_str(s.get(run.start..run.end).unwrap_or_default()),
     }
+}
 
-    // Parse the encoded word: =?charset?encoding?encoded_text?=
-    let inner = s
-        .strip_prefix("=?")
-        .and_then(|s| s.strip_suffix("?="))
-        .ok_or(DecodeError::InvalidFormat)?;
+/// The encoded word at the start of a text: its character set, bytes and length.
+fn word(s: &str) -> Option<(&'static encoding_rs::Encoding, Vec<u8>, usize)> {
+    let inner = s.strip_prefix("=?")?;
     let mut parts = inner.splitn(3, '?');
-
-    let _charset = parts.next().ok_or(DecodeError::InvalidFormat)?;
-    let encoding = parts.next().ok_or(DecodeError::InvalidFormat)?;
-    let encoded_text = parts.next().ok_or(DecodeError::InvalidFormat)?;
-
-    // Decode based on encoding type
-    let decoded_bytes = match encoding.to_ascii_uppercase().as_str() {
-        "B" => base64_simd::STANDARD
-            .decode_to_vec(encoded_text)
-            .map_err(|_| DecodeError::Base64Error)?,
-        "Q" => decode_quoted_printable(encoded_text)?,
-        _ => return Err(DecodeError::UnsupportedEncoding),
+    let (charset, encoding, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    let text = rest.get(..rest.find("?=")?)?;
+    if text.contains([' ', '\t', '?']) {
+        return None;
+    }
+    // A language may follow the character set (RFC 2231).
+    let charset = charset.split('*').next().unwrap_or_default();
+    let charset = encoding_rs::Encoding::for_label(charset.as_bytes())?;
+    let bytes = match encoding {
+        "B" | "b" => decode_base64(text)?,
+        "Q" | "q" => decode_quoted_printable(text).ok()?,
+        _ => return None,
     };
+    let len = s.len() - rest.len() + text.len() + "?=".len();
+    Some((charset, bytes, len))
+}
 
-    // Convert to string based on charset
-    // Note: For non-UTF-8 charsets, we attempt UTF-8 decoding which may fail
-    String::from_utf8(decoded_bytes).map_err(|_| DecodeError::InvalidUtf8)
+/// Base64 with or without its padding.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    base64_simd::STANDARD_NO_PAD.decode_to_vec(text.trim_end_matches('=')).ok()
 }
 
 /// Decodes a Quoted-Printable encoded string according to RFC 2047.
@@ -250,16 +251,7 @@ pub enum DecodeError {
     /// The encoded word format is invalid.
     #[error("invalid RFC 2047 encoded-word format")]
     InvalidFormat,
-    /// Base64 decoding failed.
-    #[error("base64 decoding failed")]
-    Base64Error,
     /// Hex decoding failed in Quoted-Printable.
     #[error("invalid hex in quoted-printable encoding")]
     InvalidHex,
-    /// The decoded bytes are not valid UTF-8.
-    #[error("decoded bytes are not valid UTF-8")]
-    InvalidUtf8,
-    /// The encoding type is not supported.
-    #[error("unsupported encoding type")]
-    UnsupportedEncoding,
 }

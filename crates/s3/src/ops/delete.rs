@@ -53,6 +53,7 @@ pub(crate) async fn many(
     }
     let mut errors = Vec::new();
     let mut keys = Vec::with_capacity(objects.len());
+    let mut versions = Vec::with_capacity(objects.len());
     for object in objects {
         let conditional = object.e_tag.is_some() || object.last_modified_time.is_some() || object.size.is_some();
         if conditional {
@@ -63,20 +64,21 @@ pub(crate) async fn many(
             errors.push(refused(object, S3ErrorCode::KeyTooLongError, "Your key is empty or too long."));
         } else {
             keys.push(object.key);
+            versions.push(object.version_id);
         }
     }
     let results = handler.store.delete_many(&input.bucket, keys.clone(), requested).await;
     let mut deleted = Vec::new();
-    for (key, result) in keys.into_iter().zip(results) {
+    for ((key, version_id), result) in keys.into_iter().zip(versions).zip(results) {
         match result {
-            Ok(()) => deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() }),
+            Ok(()) => deleted.push(DeletedObject { key: Some(key), version_id, ..DeletedObject::default() }),
             Err(error) => {
                 let error = store_error(error);
                 errors.push(Error {
                     code: Some(error.code().as_str().to_owned()),
                     key: Some(key),
                     message: error.message().map(str::to_owned),
-                    version_id: None,
+                    version_id,
                 });
             }
         }

@@ -15,6 +15,9 @@ use crate::handler::{Handler, owner};
 /// S3's limit on the entries of a page.
 pub(crate) const PAGE_MAX: i32 = 1000;
 
+/// The version of every object, in a bucket without versioning.
+const NULL_VERSION: &str = "null";
+
 /// The encoding of names in an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Encoding(bool);
@@ -142,6 +145,63 @@ pub(crate) async fn v2(
         delimiter: input.delimiter.filter(|d| !d.is_empty()).map(|d| encoding.name(d)),
         encoding_type: input.encoding_type,
         start_after: input.start_after.map(|s| encoding.name(s)),
+        request_charged: None,
+    }))
+}
+
+/// The only version of an object, as S3 lists it for a bucket without versioning.
+fn version(object: Object) -> ObjectVersion {
+    ObjectVersion {
+        checksum_algorithm: object.checksum_algorithm,
+        checksum_type: object.checksum_type,
+        e_tag: object.e_tag,
+        is_latest: Some(true),
+        key: object.key,
+        last_modified: object.last_modified,
+        owner: object.owner,
+        restore_status: None,
+        size: object.size,
+        storage_class: Some(ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD)),
+        version_id: Some(NULL_VERSION.to_owned()),
+    }
+}
+
+/// Lists every object once. An object has one version, so a page continues after `key-marker`
+/// whatever `version-id-marker` is.
+pub(crate) async fn versions(
+    handler: &Handler,
+    req: S3Request<ListObjectVersionsInput>,
+) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+    let input = req.input;
+    let encoding = Encoding::read(input.encoding_type.as_ref())?;
+    let limit = page_size(input.max_keys, PAGE_MAX, "maxKeys")?;
+    let query = ListQuery {
+        prefix: input.prefix.unwrap_or_default(),
+        delimiter: input.delimiter.clone().unwrap_or_default(),
+        start_after: input.key_marker.clone().filter(|marker| !marker.is_empty()).unwrap_or_default(),
+        limit: limit as usize,
+    };
+    let version_marker = input.version_id_marker.filter(|marker| !marker.is_empty());
+    if version_marker.is_some() && query.start_after.is_empty() {
+        return Err(invalid_argument("A version-id marker cannot be specified without a key marker."));
+    }
+    let page = page(handler, &input.bucket, &query, encoding)?;
+    let next_is_object = page.objects.last().is_some_and(|last| Some(&last.key) == page.next.as_ref());
+    let versions = page.objects.into_iter().map(|entry| version(object(entry, encoding, true))).collect();
+    Ok(S3Response::new(ListObjectVersionsOutput {
+        name: Some(input.bucket),
+        prefix: Some(encoding.name(query.prefix)),
+        key_marker: Some(encoding.name(query.start_after)),
+        version_id_marker: Some(version_marker.unwrap_or_default()),
+        max_keys: Some(limit),
+        is_truncated: Some(page.next.is_some()),
+        next_version_id_marker: page.next.as_ref().filter(|_| next_is_object).map(|_| NULL_VERSION.to_owned()),
+        next_key_marker: page.next.map(|next| encoding.name(next)),
+        versions: Some(versions),
+        common_prefixes: encoding.prefixes(page.prefixes),
+        delimiter: input.delimiter.filter(|d| !d.is_empty()).map(|d| encoding.name(d)),
+        encoding_type: input.encoding_type,
+        delete_markers: None,
         request_charged: None,
     }))
 }

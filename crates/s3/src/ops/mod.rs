@@ -8,5 +8,6 @@ pub(crate) mod notifications;
 pub(crate) mod read;
 mod source;
 pub(crate) mod tags;
+pub(crate) mod unset;
 pub(crate) mod uploads;
 pub(crate) mod write;

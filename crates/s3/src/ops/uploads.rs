@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use s3s::dto::*;
 use s3s::xml::is_unfit;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
+use steadfast_log::Durability;
 use steadfast_store::{Attributes, Condition, PartChoice, PartInfo, StoreError, UploadInfo};
 
 use crate::attributes::{described, page_size, refuse_unsupported};
 use crate::checksum::{
     Algorithm, COMPOSITE, FULL_OBJECT, algorithm_of, bad_digest, combine, composite, given_checksums, set_checksums,
+    unsupported,
 };
 use crate::conditions::{durability, etag, header_condition, timestamp, write_condition};
 use crate::error::{invalid_argument, invalid_request, store_error};
@@ -94,6 +96,16 @@ fn chosen_parts(named: &[CompletedPart], stored: &BTreeMap<u16, PartInfo>) -> S3
         if part.e_tag.as_ref().is_none_or(|tag| tag.value() != stored.attributes.etag) {
             return Err(wrong());
         }
+        let unchecked = [
+            &part.checksum_md5,
+            &part.checksum_sha512,
+            &part.checksum_xxhash128,
+            &part.checksum_xxhash3,
+            &part.checksum_xxhash64,
+        ];
+        if unchecked.into_iter().any(Option::is_some) {
+            return Err(unsupported());
+        }
         for (algorithm, value) in given_checksums!(part) {
             if stored.attributes.checksums.get(algorithm.name()).is_some_and(|s| s != value) {
                 return Err(wrong());
@@ -147,11 +159,14 @@ pub(crate) async fn complete(
     let input = req.input;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
-    let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
     let named = input.multipart_upload.as_ref().and_then(|m| m.parts.as_deref()).unwrap_or_default();
     if named.is_empty() {
         return Err(malformed());
     }
+    let upload = match handler.store.upload(bucket, key, upload_id) {
+        Err(StoreError::NoSuchUpload) => return complete_again(handler, &input, location, durability).await,
+        upload => upload.map_err(store_error)?,
+    };
     let parts = chosen_parts(named, &all_parts(handler, bucket, key, upload_id)?)?;
     let size: u64 = parts.iter().map(|p| p.size).sum();
     if input.mpu_object_size.is_some_and(|expected| u64::try_from(expected) != Ok(size)) {
@@ -184,15 +199,7 @@ pub(crate) async fn complete(
             upload.attributes.checksum_type
         )));
     }
-    let mut output = CompleteMultipartUploadOutput {
-        bucket: Some(bucket.clone()),
-        key: Some(key.clone()),
-        location: Some(location),
-        e_tag: Some(etag(&attributes.etag)),
-        checksum_type: checksum_type(&attributes),
-        ..CompleteMultipartUploadOutput::default()
-    };
-    set_checksums!(output, &attributes.checksums);
+    let output = completed(&input, location, &attributes);
     let choices =
         parts.into_iter().map(|p| PartChoice { number: p.number, etag: p.attributes.etag }).collect::<Vec<_>>();
     // Either condition may have failed: the one of this request, or the one that began the upload.
@@ -202,6 +209,57 @@ pub(crate) async fn complete(
         .complete_upload(bucket, key, upload_id, choices, attributes, condition, durability)
         .await
         .map_err(|error| conditional_error(handler, error, matching, bucket, key))?;
+    Ok(S3Response::with_headers(output, durable_header(written.durable)))
+}
+
+fn completed(
+    input: &CompleteMultipartUploadInput,
+    location: String,
+    attributes: &Attributes,
+) -> CompleteMultipartUploadOutput {
+    let mut output = CompleteMultipartUploadOutput {
+        bucket: Some(input.bucket.clone()),
+        key: Some(input.key.clone()),
+        location: Some(location),
+        e_tag: Some(etag(&attributes.etag)),
+        checksum_type: checksum_type(attributes),
+        ..CompleteMultipartUploadOutput::default()
+    };
+    set_checksums!(output, &attributes.checksums);
+    output
+}
+
+/// Answers a completion whose upload does not exist: as the first time while the object is still
+/// the one that this upload made of the same parts. A client repeats the request when the first
+/// answer was lost.
+///
+/// # Errors
+/// `NoSuchUpload`.
+async fn complete_again(
+    handler: &Handler,
+    input: &CompleteMultipartUploadInput,
+    location: String,
+    durability: Option<Durability>,
+) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+    let absent = || store_error(StoreError::NoSuchUpload);
+    let (bucket, key) = (&input.bucket, &input.key);
+    let attributes = match handler.store.object(bucket, key) {
+        Ok(info) => info.attributes,
+        Err(StoreError::NoSuchKey) => return Err(absent()),
+        Err(error) => return Err(store_error(error)),
+    };
+    let named = input.multipart_upload.as_ref().and_then(|m| m.parts.as_deref()).unwrap_or_default();
+    let tags: Vec<&str> = named.iter().filter_map(|part| Some(part.e_tag.as_ref()?.value())).collect();
+    if multipart_etag(tags.iter().copied()) != attributes.etag {
+        return Err(absent());
+    }
+    let output = completed(input, location, &attributes);
+    // The store compares the upload that made the object. Conditions held the first time.
+    let written = handler
+        .store
+        .complete_upload(bucket, key, &input.upload_id, Vec::new(), attributes, Condition::None, durability)
+        .await
+        .map_err(store_error)?;
     Ok(S3Response::with_headers(output, durable_header(written.durable)))
 }
 

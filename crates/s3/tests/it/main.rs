@@ -7,9 +7,13 @@
 
 mod common;
 mod edge;
+mod inputs;
 mod objects;
 mod presigned;
 mod protocol;
 mod public;
 mod signed;
+mod unset;
+mod version2;
+mod versions;
 mod xml;

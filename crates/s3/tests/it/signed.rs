@@ -202,15 +202,6 @@ async fn each_key_signs_only_for_itself() {
 }
 
 #[tokio::test]
-async fn version_2_error_names_the_setting() {
-    let c = Client::new().await;
-    for path in ["/bucket/k?AWSAccessKeyId=access&Signature=AAAA&Expires=4000000000", "/bucket/k?Signature=AAAA"] {
-        let refused = c.call("GET", path).send_unsigned().await.refused(400, "InvalidRequest");
-        assert!(refused.xml("Message").contains("s3v4"), "{refused:?}");
-    }
-}
-
-#[tokio::test]
 async fn signed_chunks() {
     let c = Client::new().await;
     c.bucket("bucket").await;

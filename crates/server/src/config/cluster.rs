@@ -67,8 +67,7 @@ impl Setting for ClusterNodes {
 
 impl Setting for ClusterHomes {
     fn read(input: Input<'_>) -> Result<Self, String> {
-        let names = list(&input, "a list of names of nodes such as [\"a\", \"b\"]")?;
-        Ok(Self(names.into_iter().map(str::to_owned).collect()))
+        list(&input, "a list of names of nodes such as [\"a\", \"b\"]").map(Self)
     }
 
     fn to_toml(&self) -> String {

@@ -38,7 +38,7 @@ pub struct Networks(pub Vec<IpNetwork>);
 impl Setting for Networks {
     fn read(input: Input<'_>) -> Result<Self, String> {
         let parts = list(&input, "a list of networks such as [\"10.0.0.0/8\"]")?;
-        parts.into_iter().map(str::parse).collect::<Result<_, _>>().map(Self)
+        parts.iter().map(|part| part.parse()).collect::<Result<_, _>>().map(Self)
     }
 
     fn to_toml(&self) -> String {
@@ -57,7 +57,7 @@ impl Setting for Names {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         match parts.iter().find(|name| !name.chars().all(allowed)) {
             Some(wrong) => Err(format!("{wrong:?} is not the name of a host, without port")),
-            None => Ok(Self(parts.into_iter().map(str::to_ascii_lowercase).collect())),
+            None => Ok(Self(parts.iter().map(|name| name.to_ascii_lowercase()).collect())),
         }
     }
 
@@ -76,7 +76,7 @@ impl Setting for BucketNames {
         let parts = list(&input, "a list of buckets such as [\"media\"]")?;
         match parts.iter().find(|name| !is_bucket_name(name)) {
             Some(wrong) => Err(format!("{wrong:?} is not a name for a bucket")),
-            None => Ok(Self(parts.into_iter().map(str::to_owned).collect())),
+            None => Ok(Self(parts.into_iter().collect())),
         }
     }
 

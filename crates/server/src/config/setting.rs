@@ -119,17 +119,32 @@ impl Setting for PathBuf {
     }
 }
 
-/// A list in a file, where a single item may omit the brackets; text separates items by commas. No
-/// item is empty.
-pub(super) fn list<'a>(input: &Input<'a>, expected: &str) -> Result<Vec<&'a str>, String> {
+/// A list in a file, where a single item may omit the brackets. Text separates items by commas, or
+/// is a list as in a file. No item is empty.
+pub(super) fn list(input: &Input<'_>, expected: &str) -> Result<Vec<String>, String> {
+    let wrong = || format!("expected {expected}");
     match input {
-        Input::Text(text) => Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()),
+        Input::Text(text) if text.trim_start().starts_with(['[', '"', '\'']) => {
+            let table: toml::Table = format!("items = {text}").parse().map_err(|_| wrong())?;
+            let items = match table.get("items") {
+                Some(toml::Value::Array(items)) if table.len() == 1 => items.clone(),
+                Some(item) if table.len() == 1 => vec![item.clone()],
+                _ => return Err(wrong()),
+            };
+            let item = |item: &toml::Value| item.as_str().filter(|part| !part.is_empty()).map(str::to_owned);
+            items.iter().map(item).collect::<Option<_>>().ok_or_else(wrong)
+        }
+        Input::Text(text) => {
+            Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect())
+        }
         Input::Value(DeValue::Array(items)) => items
             .iter()
-            .map(|item| item.get_ref().as_str().filter(|part| !part.is_empty()))
+            .map(|item| item.get_ref().as_str().filter(|part| !part.is_empty()).map(str::to_owned))
             .collect::<Option<_>>()
-            .ok_or_else(|| format!("expected {expected}")),
-        Input::Value(_) => Ok(Some(text(input, expected)?).filter(|part| !part.is_empty()).into_iter().collect()),
+            .ok_or_else(wrong),
+        Input::Value(_) => {
+            Ok(Some(text(input, expected)?).filter(|part| !part.is_empty()).map(str::to_owned).into_iter().collect())
+        }
     }
 }
 
@@ -143,13 +158,13 @@ impl Setting for Origins {
         let parts = list(&input, "a list of origins such as [\"https://app.example.com\"]")?;
         for part in &parts {
             let place = part.split_once("://").map_or("", |(_, place)| place);
-            if *part != "*" && (place.is_empty() || place.contains(['/', '*'])) {
+            if part != "*" && (place.is_empty() || place.contains(['/', '*'])) {
                 return Err(format!(
                     "{part:?} is not an origin: write one as https://app.example.com, without a path, or \"*\" for all"
                 ));
             }
         }
-        Ok(Self(parts.into_iter().map(str::to_owned).collect()))
+        Ok(Self(parts))
     }
 
     fn to_toml(&self) -> String {
@@ -435,6 +450,20 @@ words! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_as_text() {
+        let read = |text: &str| list(&Input::Text(text), "a list");
+        let expected = Ok(vec!["a b".to_owned(), "https://c".to_owned()]);
+        for text in ["a b,https://c", " a b , https://c,", "[\"a b\", 'https://c']", " [ \"a b\" , \"https://c\", ] "] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+        assert_eq!(read("\"a,b\""), Ok(vec!["a,b".to_owned()]));
+        assert_eq!((read(""), read("[]")), (Ok(Vec::new()), Ok(Vec::new())));
+        for wrong in ["[a, b]", "[\"a\"", "[7]", "[\"\"]", "\"a\"\nb = 1", "[\"a\"]\n[b]"] {
+            assert_eq!(read(wrong), Err("expected a list".to_owned()), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes_and_times_read_what_they_write() {

@@ -180,6 +180,9 @@ sections! {
         /// Buckets whose objects anyone can read without keys, as in ["media"]: only GET and HEAD
         /// of objects. For a bucket with an origin, its `public_read` does the same.
         public_read: BucketNames = BucketNames::default();
+        /// Accept requests and presigned URLs with signature version 2, as boto3 presigns by
+        /// default. It uses SHA-1, and its URLs may be valid for ever.
+        signature_v2: bool = true;
         /// Entity tags: "md5" of the content, or "fast": random, which saves the CPU time of MD5,
         /// for clients that do not need it.
         etag: EtagKind = EtagKind::Md5;

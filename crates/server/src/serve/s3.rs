@@ -45,6 +45,7 @@ pub(super) fn options(config: &Config, keys: Credentials, targets: Targets, edge
         targets: Some(Arc::new(targets)),
         edge,
         credentials: vec![(keys.access_key, keys.secret_key)],
+        signature_v2: config.s3.signature_v2,
         domains: config.s3.domain.iter().cloned().collect(),
         https: config.tls.certificate.is_some(),
         public_read: config.s3.public_read.0.iter().cloned().chain(config.edge.public_read()).collect(),

@@ -30,6 +30,17 @@ pub trait S3Access: Send + Sync + 'static {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
         super::default_check(cx)
     }
+    /// steadfast patch 15: checks a body that is in memory against the headers of the request, before the
+    /// operation is called. Returns `Ok(())` by default.
+    fn check_body(
+        &self,
+        _operation: &str,
+        _headers: &hyper::HeaderMap,
+        _trailers: Option<&crate::protocol::TrailingHeaders>,
+        _body: &[u8],
+    ) -> S3Result<()> {
+        Ok(())
+    }
     /// Checks whether the AbortMultipartUpload request has accesses to the resources.
     ///
     /// This method returns `Ok(())` by default.

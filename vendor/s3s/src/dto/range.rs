@@ -16,7 +16,6 @@ use crate::http;
 
 use std::ops;
 
-use atoi::FromRadix10Checked;
 use stdx::str::StrExt;
 
 /// HTTP Range header
@@ -67,37 +66,27 @@ impl Range {
     /// Returns an error if the header is invalid
     pub fn parse(header: &str) -> Result<Self, ParseRangeError> {
         let err = || ParseRangeError { _priv: () };
-        let s = header.strip_prefix("bytes=").ok_or_else(err)?.as_bytes();
-
-        if let [b'-', s @ ..] = s {
+        // steadfast patch 12: names of units are case-insensitive, and a position has any number of digits.
+        let (unit, s) = header.split_once('=').ok_or_else(err)?;
+        if !unit.eq_ignore_ascii_case("bytes") {
+            return Err(err());
+        }
+        let (first, last) = s.split_once('-').ok_or_else(err)?;
+        if first.is_empty() {
             // suffix range
-            let length = parse_u64_full(s).ok_or_else(err)?;
+            let length = parse_position(last).ok_or_else(err)?;
             return Ok(Range::Suffix { length });
         }
-
         // int range
-        let (first, s) = parse_u64_once(s).ok_or_else(err)?;
-        if first > (i64::MAX as u64) {
-            return Err(err());
-        }
-
-        let [b'-', s @ ..] = s else { return Err(err()) };
-
-        if s.is_empty() {
-            // int range from
+        let first = parse_position(first).ok_or_else(err)?;
+        if last.is_empty() {
             return Ok(Range::Int { first, last: None });
         }
-
         // int range inclusive
-        let last = parse_u64_full(s).ok_or_else(err)?;
-        if last > (i64::MAX as u64) {
-            return Err(err());
-        }
-
+        let last = parse_position(last).ok_or_else(err)?;
         if first > last {
             return Err(err());
         }
-
         Ok(Range::Int { first, last: Some(last) })
     }
 
@@ -166,16 +155,10 @@ impl http::TryFromHeaderValue for Range {
     }
 }
 
-fn parse_u64_full(s: &[u8]) -> Option<u64> {
-    match u64::from_radix_10_checked(s) {
-        (Some(x), pos) if pos == s.len() => Some(x),
-        _ => None,
+/// steadfast patch 12: a position beyond 64 bits is beyond every object, as the largest one is.
+fn parse_position(s: &str) -> Option<u64> {
+    if s.is_empty() || !s.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
     }
-}
-
-fn parse_u64_once(s: &[u8]) -> Option<(u64, &[u8])> {
-    match u64::from_radix_10_checked(s) {
-        (Some(x), pos) if pos > 0 => Some((x, s.get(pos..)?)),
-        _ => None,
-    }
+    Some(s.parse().unwrap_or(u64::MAX))
 }

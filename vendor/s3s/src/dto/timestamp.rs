@@ -96,6 +96,59 @@ const RFC1123: &[FormatItem<'_>] =
 /// See <https://github.com/minio/minio-java/issues/1419>
 const RFC3339: &[FormatItem<'_>] = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
 
+/// steadfast patch 13: the other forms of dates (RFC 9110, section 5.6.7), and what clients make of
+/// them: a day of one digit, names in any case, `UTC` or `+0000` for `GMT`.
+fn parse_other_http_date(s: &str) -> Option<time::OffsetDateTime> {
+    let mut tokens = s.split([' ', ',', '-', '\t']).filter(|token| !token.is_empty()).peekable();
+    // The day of the week is not compared.
+    let _ = tokens.next_if(|token| token.chars().all(char::is_alphabetic) && parse_month(token).is_none());
+    let asctime = tokens.peek()?.starts_with(char::is_alphabetic);
+    let (first, second) = (tokens.next()?, tokens.next()?);
+    let (day, month) = if asctime { (second, first) } else { (first, second) };
+    let (time, year) = match (asctime, tokens.next()?, tokens.next()?) {
+        (true, time, year) => (time, year),
+        (false, year, time) => (time, year),
+    };
+    let zone = tokens.next();
+    // The zone `-0000` has lost its sign above.
+    let known = |zone: &str| ["GMT", "UTC", "UT", "Z", "+0000", "0000"].iter().any(|known| zone.eq_ignore_ascii_case(known));
+    if tokens.next().is_some() || !zone.map_or(asctime, known) {
+        return None;
+    }
+    let number = |text: &str, digits: std::ops::RangeInclusive<usize>| {
+        let fits = digits.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        if fits { text.parse::<u16>().ok() } else { None }
+    };
+    let mut clock = time.split(':').map(|part| number(part, 2..=2).and_then(|n| u8::try_from(n).ok()));
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    if clock.next().is_some() || second > 60 {
+        return None;
+    }
+    let year = match year.len() {
+        2 => full_year(number(year, 2..=2)?),
+        _ => number(year, 4..=4)?,
+    };
+    let day = u8::try_from(number(day, 1..=2)?).ok()?;
+    let date = time::Date::from_calendar_date(i32::from(year), parse_month(month)?, day).ok()?;
+    // A leap second counts as the second before.
+    Some(time::PrimitiveDateTime::new(date, time::Time::from_hms(hour, minute, second.min(59)).ok()?).assume_utc())
+}
+
+/// steadfast patch 13: a year of two digits is at most 50 years ahead.
+fn full_year(short: u16) -> u16 {
+    let now = u16::try_from(time::OffsetDateTime::now_utc().year()).unwrap_or(2000);
+    let year = now - now % 100 + short;
+    if year > now + 50 { year - 100 } else { year }
+}
+
+/// steadfast patch 13
+fn parse_month(text: &str) -> Option<time::Month> {
+    let months = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let text = text.to_ascii_lowercase();
+    let found = months.iter().position(|month| *month == text)?;
+    time::Month::try_from(u8::try_from(found + 1).ok()?).ok()
+}
+
 impl Timestamp {
     /// Parses `Timestamp` from string
     ///
@@ -104,7 +157,11 @@ impl Timestamp {
     pub fn parse(format: TimestampFormat, s: &str) -> Result<Self, ParseTimestampError> {
         let ans = match format {
             TimestampFormat::DateTime => time::OffsetDateTime::parse(s, &Rfc3339)?,
-            TimestampFormat::HttpDate => time::PrimitiveDateTime::parse(s, RFC1123)?.assume_utc(),
+            TimestampFormat::HttpDate => match time::PrimitiveDateTime::parse(s, RFC1123) {
+                Ok(date) => date.assume_utc(),
+                // steadfast patch 13
+                Err(err) => parse_other_http_date(s).ok_or(err)?,
+            },
             TimestampFormat::EpochSeconds => match s.split_once('.') {
                 Some((secs, frac)) => {
                     let secs: i64 = secs.parse()?;

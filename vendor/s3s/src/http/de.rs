@@ -68,11 +68,22 @@ where
     T::try_from_header_value(val).map_err(|err| invalid_header(err, name, val))
 }
 
+/// steadfast patch 14: headers that are lists, so that several lines are one list (RFC 9110, section 5.3).
+const LISTS: [HeaderName; 3] =
+    [hyper::header::CACHE_CONTROL, hyper::header::CONTENT_ENCODING, hyper::header::CONTENT_LANGUAGE];
+
 pub fn parse_opt_header<T>(req: &Request, name: &HeaderName) -> S3Result<Option<T>>
 where
     T: TryFromHeaderValue,
     T::Error: std::error::Error + Send + Sync + 'static,
 {
+    // steadfast patch 14
+    if LISTS.contains(name) && req.headers.get_all(name).into_iter().count() > 1 {
+        let lines: Vec<&[u8]> = req.headers.get_all(name).into_iter().map(HeaderValue::as_bytes).collect();
+        let joined = lines.join(&b", "[..]);
+        let val = HeaderValue::from_bytes(&joined).map_err(|err| invalid_header(err, name, &joined))?;
+        return T::try_from_header_value(&val).map(Some).map_err(|err| invalid_header(err, name, val));
+    }
     let Some(val) = get_optional_header(req, name)? else { return Ok(None) };
 
     match T::try_from_header_value(val) {
@@ -127,6 +138,13 @@ pub fn parse_checksum_algorithm_header(req: &Request) -> S3Result<Option<crate::
 }
 
 pub fn parse_opt_header_timestamp(req: &Request, name: &HeaderName, fmt: TimestampFormat) -> S3Result<Option<Timestamp>> {
+    // steadfast patch 13: a condition whose date cannot be read, or that has several, is ignored (RFC 9110,
+    // sections 13.1.3 and 13.1.4). S3's conditions on deletes are not of HTTP: they stay errors.
+    if fmt == TimestampFormat::HttpDate && !name.as_str().starts_with("x-amz-if-") {
+        let mut values = req.headers.get_all(name).into_iter();
+        let date = values.next().filter(|_| values.next().is_none());
+        return Ok(date.and_then(|date| Timestamp::parse(fmt, date.to_str().ok()?.trim()).ok()));
+    }
     let Some(val) = get_optional_header(req, name)? else { return Ok(None) };
 
     let s = val.to_str().map_err(|err| invalid_header(err, name, val))?;
@@ -233,7 +251,8 @@ pub fn parse_opt_query_timestamp(req: &Request, name: &str, fmt: TimestampFormat
     let Some(val) = iter.next() else { return Ok(None) };
     let None = iter.next() else { return Err(duplicate_query(name)) };
 
-    Ok(Some(Timestamp::parse(fmt, val).map_err(|err| invalid_query(err, name, val))?))
+    // steadfast patch 13: S3 repeats any text; what is no date is left out.
+    Ok(Timestamp::parse(fmt, val).ok())
 }
 
 #[track_caller]
@@ -388,13 +407,17 @@ pub fn parse_opt_metadata(req: &Request) -> S3Result<Option<Metadata>> {
         if key.is_empty() {
             continue;
         }
-        let mut iter = map.get_all(name).into_iter();
-        let val = iter.next().unwrap();
-        let None = iter.next() else { return Err(duplicate_header(name)) };
-
-        let raw = std::str::from_utf8(val.as_bytes()).map_err(|err| invalid_header(err, name, val))?;
-        let val = s3s_rfc2047::decode(raw).map_err(|err| invalid_header(err, name, val))?;
-        metadata.insert(key.into(), val.into_owned());
+        // steadfast patch 14: a repeated header is one value, joined as signatures of version 4 join it. Encoded words
+        // that cannot be decoded are kept as text.
+        let mut joined = String::new();
+        for (i, val) in map.get_all(name).into_iter().enumerate() {
+            let raw = std::str::from_utf8(val.as_bytes()).map_err(|err| invalid_header(err, name, val))?;
+            if i > 0 {
+                joined.push(',');
+            }
+            joined.push_str(&s3s_rfc2047::decode(raw).unwrap_or(std::borrow::Cow::Borrowed(raw)));
+        }
+        metadata.insert(key.into(), joined);
     }
     if metadata.is_empty() {
         return Ok(None);

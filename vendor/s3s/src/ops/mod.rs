@@ -838,19 +838,53 @@ fn hoist_headers(req: &mut Request) -> S3Result<bool> {
     let mut hoisted = HeaderMap::new();
     for (name, value) in qs.as_ref() {
         let lower = name.to_ascii_lowercase();
-        let is_header = lower.starts_with("x-amz-") && !lower.starts_with("x-amz-checksum-");
-        if !is_header || NOT_HOISTED.contains(&lower.as_str()) || req.headers.contains_key(&lower) {
+        if !lower.starts_with("x-amz-") || is_not_hoisted(&lower) || req.headers.contains_key(&lower) {
             continue;
         }
-        let value = value.trim_matches([' ', '\t']).as_bytes();
-        let (Ok(name), Ok(value)) = (http::HeaderName::try_from(lower), http::HeaderValue::from_bytes(value)) else {
-            return Err(s3_error!(InvalidArgument, "The query parameter {name} cannot be a header."));
-        };
-        hoisted.append(name, value);
+        hoist(&mut hoisted, name, value)?;
     }
     let any = !hoisted.is_empty();
     req.headers.extend(hoisted);
     Ok(any)
+}
+
+/// steadfast patch 9
+fn is_not_hoisted(lower: &str) -> bool {
+    let value = lower.strip_prefix("x-amz-checksum-").is_some_and(|rest| !matches!(rest, "mode" | "algorithm" | "type"));
+    value || NOT_HOISTED.contains(&lower)
+}
+
+/// steadfast patch 9
+fn hoist(hoisted: &mut HeaderMap, name: &str, value: &str) -> S3Result {
+    let value = value.trim_matches([' ', '\t']).as_bytes();
+    let (Ok(key), Ok(value)) =
+        (http::HeaderName::try_from(name.to_ascii_lowercase()), http::HeaderValue::from_bytes(value))
+    else {
+        return Err(s3_error!(InvalidArgument, "The query parameter {name} cannot be a header."));
+    };
+    hoisted.append(key, value);
+    Ok(())
+}
+
+/// steadfast patch 10: a signature of version 2 covers headers but not the parameters of a URL. SDKs sign
+/// `x-amz-*`, `content-type` and `content-md5` as headers and then move them into the URL. They are headers
+/// again before the signature is verified, unless the request has the header. Returns those that only
+/// the signature needs.
+fn hoist_headers_v2(req: &mut Request) -> S3Result<Vec<http::HeaderName>> {
+    let Some(qs) = req.s3ext.qs.as_ref().filter(|qs| qs.has("Signature")) else {
+        return Ok(Vec::new());
+    };
+    let mut hoisted = HeaderMap::new();
+    for (name, value) in qs.as_ref() {
+        let lower = name.to_ascii_lowercase();
+        let signed = lower.starts_with("x-amz-") || lower == "content-type" || lower == "content-md5";
+        if signed && !req.headers.contains_key(&lower) {
+            hoist(&mut hoisted, name, value)?;
+        }
+    }
+    let unused = hoisted.keys().filter(|name| is_not_hoisted(name.as_str())).cloned().collect();
+    req.headers.extend(hoisted);
+    Ok(unused)
 }
 
 /// Resolves the client-declared operation intent from the `x-id` query
@@ -937,6 +971,8 @@ async fn prepare(req: &mut Request, ccx: &CallContext<'_>) -> S3Result<Prepare> 
     req.s3ext.s3_path = classify_request_path(&decoded_uri_path, ccx, vh_bucket, custom_route_hit, &config)?;
 
     req.s3ext.qs = extract_qs(&req.uri)?;
+    // steadfast patch 10
+    let signature_only = hoist_headers_v2(req)?;
     content_length = extract_content_length(req)?;
 
     // Resolve the operation early (tolerantly) to decide whether the request
@@ -988,6 +1024,11 @@ async fn prepare(req: &mut Request, ccx: &CallContext<'_>) -> S3Result<Prepare> 
     };
     let content_length_for_signature = signature_content_length(req, content_length, request_has_payload);
     content_length = verify_signature(req, ccx, vh_bucket, vh_region.as_deref(), content_length_for_signature).await?;
+
+    // steadfast patch 10
+    for name in signature_only {
+        req.headers.remove(name);
+    }
 
     if custom_route_hit {
         return Ok(Prepare::CustomRoute);
@@ -1048,7 +1089,11 @@ async fn prepare(req: &mut Request, ccx: &CallContext<'_>) -> S3Result<Prepare> 
     debug!(op = %op.name(), ?s3_path, "checked access");
 
     if op.needs_full_body() {
-        extract_full_body(content_length, &mut req.body, config.xml_max_body_size).await?;
+        let body = extract_full_body(content_length, &mut req.body, config.xml_max_body_size).await?;
+        // steadfast patch 15
+        if let Some(access) = ccx.access {
+            access.check_body(op.name(), &req.headers, req.s3ext.trailing_headers.as_ref(), &body)?;
+        }
     } else if op.has_streaming_body() {
         prepare_streaming_body(req, &config)?;
     }

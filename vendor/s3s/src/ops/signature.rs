@@ -175,6 +175,13 @@ pub(super) fn sig_v2_headers(hs: &HeaderMap) -> S3Result<SignedHeaderPairs<'_>> 
     Ok(headers)
 }
 
+/// steadfast patch 10
+fn parse_http_date(text: &str) -> Option<jiff::Timestamp> {
+    let ts = crate::dto::Timestamp::parse(crate::dto::TimestampFormat::HttpDate, text).ok()?;
+    let odt: time::OffsetDateTime = ts.into();
+    jiff::Timestamp::from_second(odt.unix_timestamp()).ok()
+}
+
 pub struct SignatureContext<'a> {
     pub auth: Option<&'a dyn S3Auth>,
     pub config: &'a Arc<dyn S3ConfigProvider>,
@@ -937,15 +944,13 @@ impl<'a> SignatureContext<'a> {
         // could be replayed indefinitely.
         let config = self.config.snapshot();
         let request_time = if let Some(x) = http::get_unique_header_str(self.hs, "x-amz-date") {
-            AmzDate::parse(x)
-                .map_err(|_| invalid_request!("invalid x-amz-date"))?
-                .to_time()
-                .ok_or_else(|| invalid_request!("invalid x-amz-date"))?
+            // steadfast patch 10: clients of version 2 (s3cmd) send an HTTP date here.
+            match AmzDate::parse(x).ok().and_then(|date| date.to_time()) {
+                Some(time) => time,
+                None => parse_http_date(x).ok_or_else(|| invalid_request!("invalid x-amz-date"))?,
+            }
         } else {
-            let ts = crate::dto::Timestamp::parse(crate::dto::TimestampFormat::HttpDate, date)
-                .map_err(|_| invalid_request!("invalid date"))?;
-            let odt: time::OffsetDateTime = ts.into();
-            jiff::Timestamp::from_second(odt.unix_timestamp()).map_err(|_| invalid_request!("invalid date"))?
+            parse_http_date(date).ok_or_else(|| invalid_request!("invalid date"))?
         };
         validate_clock_skew(request_time, jiff::Timestamp::now(), &config)?;
 

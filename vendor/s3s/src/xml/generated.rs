@@ -1451,7 +1451,7 @@ impl<'xml> DeserializeContent<'xml> for CompletedMultipartUpload {
 
 impl Serialize for CopyObjectResult {
     fn serialize<W: Write>(&self, s: &mut Serializer<W>) -> SerResult {
-        s.content("CopyObjectResult", self)
+        s.content_with_ns("CopyObjectResult", XMLNS_S3, self) // steadfast patch 11: as S3; clients for .NET require it
     }
 }
 
@@ -1634,7 +1634,7 @@ impl<'xml> DeserializeContent<'xml> for CopyObjectResult {
 
 impl Serialize for CopyPartResult {
     fn serialize<W: Write>(&self, s: &mut Serializer<W>) -> SerResult {
-        s.content("CopyPartResult", self)
+        s.content_with_ns("CopyPartResult", XMLNS_S3, self) // steadfast patch 11: as S3; clients for .NET require it
     }
 }
 

@@ -84,12 +84,19 @@ mod manually {
 
     use crate::dto::ETag;
     use crate::dto::ParseETagError;
+    use crate::xml::is_unfit;
 
     use stdx::default::default;
 
     impl SerializeContent for ETag {
         fn serialize_content<W: std::io::Write>(&self, s: &mut Serializer<W>) -> SerResult {
             let val = self.value();
+            // steadfast patch 4: the tag of an object from an origin may have any character.
+            if val.contains(|c| matches!(c, '&' | '<' | '>') || is_unfit(c)) {
+                s.write_raw_text("\"")?;
+                val.serialize_content(s)?;
+                return s.write_raw_text("\"");
+            }
             if val.len() <= 64 {
                 let mut buf: arrayvec::ArrayString<72> = default();
                 buf.push('"');

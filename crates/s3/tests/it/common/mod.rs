@@ -110,6 +110,8 @@ pub struct Call<'a> {
     payload: Option<String>,
     /// Headers added after signing.
     unsigned: Vec<(String, String)>,
+    /// Headers that are sent as one line for each value.
+    lines: Vec<String>,
 }
 
 impl Client {
@@ -151,6 +153,7 @@ impl Client {
             body: Bytes::new(),
             payload: None,
             unsigned: Vec::new(),
+            lines: Vec::new(),
         }
     }
 
@@ -177,6 +180,12 @@ impl Call<'_> {
     pub fn unsigned(mut self, name: &str, value: &str) -> Self {
         self.unsigned.push((name.into(), value.into()));
         self
+    }
+
+    /// A header whose values, separated by commas, are one line each. The signature joins them.
+    pub fn lines(mut self, name: &str, value: &str) -> Self {
+        self.lines.push(name.into());
+        self.header(name, value)
     }
 
     pub fn query(mut self, name: &str, value: &str) -> Self {
@@ -220,6 +229,62 @@ impl Call<'_> {
         self.send_unsigned().await
     }
 
+    /// Signs with version 2 by the query string, as boto3 presigns: headers are signed and moved
+    /// into the query string.
+    pub async fn send_presigned_v2(self, expires: u64) -> Answer {
+        self.send_presigned_v2_with(expires, &[]).await
+    }
+
+    /// As [`Call::send_presigned_v2`], with parameters that are not signed.
+    pub async fn send_presigned_v2_with(mut self, expires: u64, unsigned: &[(&str, &str)]) -> Answer {
+        let signature = self.signature_v2(&expires.to_string());
+        for (name, value) in std::mem::take(&mut self.headers) {
+            match name.as_str() {
+                "host" => drop(self.headers.insert(name, value)),
+                _ => self.query.push((name, value)),
+            }
+        }
+        let access_key = self.client.signer.access_key.clone();
+        for (name, value) in
+            [("AWSAccessKeyId", access_key), ("Expires", expires.to_string()), ("Signature", signature)]
+        {
+            self.query.push((name.into(), value));
+        }
+        self.query.extend(unsigned.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        self.send_unsigned().await
+    }
+
+    /// Signs with version 2 in the header.
+    pub async fn send_v2(mut self) -> Answer {
+        let mut date = Vec::new();
+        let now = s3s::dto::Timestamp::from(SystemTime::now());
+        now.format(s3s::dto::TimestampFormat::HttpDate, &mut date).expect("a date");
+        let date = String::from_utf8(date).expect("text");
+        let signature = self.signature_v2(&date);
+        self.headers.insert("date".into(), date);
+        self.headers.insert("authorization".into(), format!("AWS {}:{signature}", self.client.signer.access_key));
+        self.send_unsigned().await
+    }
+
+    fn signature_v2(&self, date: &str) -> String {
+        let header = |name: &str| self.headers.get(name).map_or("", String::as_str);
+        let mut text = format!("{}\n{}\n{}\n{date}\n", self.method, header("content-md5"), header("content-type"));
+        for (name, value) in self.headers.iter().filter(|(name, _)| name.starts_with("x-amz-")) {
+            text += &format!("{name}:{value}\n");
+        }
+        text += &encode(&self.path, true);
+        let mut query = self.query.clone();
+        query.sort();
+        for (i, (name, value)) in query.iter().enumerate() {
+            text += if i == 0 { "?" } else { "&" };
+            text += name;
+            if !value.is_empty() {
+                text += &format!("={value}");
+            }
+        }
+        signer::signature_v2(&self.client.signer.secret_key, &text)
+    }
+
     /// Signs a body whose `chunks` are signed one by one, as SDKs do over plain HTTP.
     pub async fn send_chunks(mut self, chunks: &[&[u8]], change: impl FnOnce(&mut Vec<u8>)) -> Answer {
         let decoded: usize = chunks.iter().map(|c| c.len()).sum();
@@ -244,7 +309,8 @@ impl Call<'_> {
         }
         let mut request = http::Request::builder().method(self.method.as_str()).uri(uri);
         for (name, value) in self.headers.iter().chain(self.unsigned.iter().map(|(n, v)| (n, v))) {
-            request = request.header(name, value);
+            let lines = if self.lines.contains(name) { value.split(',').collect() } else { vec![value.as_str()] };
+            request = lines.into_iter().fold(request, |request, line| request.header(name, line));
         }
         let request = request.body(Full::new(self.body)).expect("a request");
         let response = send.send_request(request).await.expect("a response");

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
@@ -24,6 +26,13 @@ pub fn hmac(key: &[u8], data: &[u8]) -> Vec<u8> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any key length will do");
     mac.update(data);
     mac.finalize().into_bytes().to_vec()
+}
+
+/// A signature of version 2.
+pub fn signature_v2(secret: &str, text: &str) -> String {
+    let mut mac = Hmac::<sha1::Sha1>::new_from_slice(secret.as_bytes()).expect("any key length will do");
+    mac.update(text.as_bytes());
+    STANDARD.encode(mac.finalize().into_bytes())
 }
 
 /// Percent-encodes as the specification requires.
@@ -65,7 +74,8 @@ impl Signer {
         headers: &BTreeMap<String, String>,
         payload: &str,
     ) -> String {
-        let canonical_headers: String = headers.iter().map(|(k, v)| format!("{k}:{}\n", v.trim())).collect();
+        let one_blank = |v: &str| v.split(' ').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+        let canonical_headers: String = headers.iter().map(|(k, v)| format!("{k}:{}\n", one_blank(v))).collect();
         let names = headers.keys().cloned().collect::<Vec<_>>().join(";");
         let canonical = format!(
             "{method}\n{}\n{}\n{canonical_headers}\n{names}\n{payload}",

@@ -33,7 +33,8 @@ impl HeadObject {
 
         let part_number: Option<PartNumber> = http::parse_opt_query(req, "partNumber")?;
 
-        let range: Option<Range> = http::parse_opt_header(req, &RANGE)?;
+        // steadfast patch 12: a range that is invalid, or several, are ignored (RFC 9110, section 14.2).
+        let range: Option<Range> = http::parse_opt_header(req, &RANGE).unwrap_or_default();
 
         let request_payer: Option<RequestPayer> = http::parse_opt_header(req, &X_AMZ_REQUEST_PAYER)?;
 
