@@ -162,7 +162,7 @@ def test_the_api_of_a_back_end(live):
     assert answers[0]["result"]["offset"] == 2 and answers[1] == {"result": {}} and answers[2]["error"]["code"] == 102
     history = api(live, "history", channel="news", limit=10)["result"]
     assert [p["data"] for p in history["publications"]] == [{"n": 1}, 2] and history["epoch"] == first["epoch"]
-    batch = api(live, "batch", commands=[{"publish": {"channel": "news", "data": 3}}, {"nonsense": {}}])["result"]["replies"]
+    batch = api(live, "batch", commands=[{"publish": {"channel": "news", "data": 3}}, {"nonsense": {}}])["replies"]
     assert batch[0]["publish"]["offset"] == 3 and batch[1]["error"]["code"] == 104
     assert api(live, "history_remove", channel="news") == {"result": {}}
     assert api(live, "history", channel="news", limit=10)["result"]["publications"] == []
@@ -198,7 +198,7 @@ def test_namespaces_and_requests_set_the_durability_of_a_publication(make_server
     may_be_lost = {"a": None, "b": "sync", "c": "async", "quick:a": None, "quick:b": "sync", "quick:c": "async"}
     before = {channel: ask("publish", durability, channel=channel, data=1)["result"]["epoch"] for channel, durability in may_be_lost.items()}
     (one,) = ask("broadcast", "async", channels=["d"], data=1)["result"]["responses"]
-    (other,) = ask("batch", "async", commands=[{"publish": {"channel": "e", "data": 1}}])["result"]["replies"]
+    (other,) = ask("batch", "async", commands=[{"publish": {"channel": "e", "data": 1}}])["replies"]
     before |= {"d": one["result"]["epoch"], "e": other["publish"]["epoch"]}
     assert ask("publish", "perhaps", channel="a", data=2)["error"]["code"] == 107
     server.kill()

@@ -50,7 +50,7 @@ def test_the_broadcasts_of_a_batch_share_a_bound(make_server, tmp_path, capsys):
     data, channels = "x" * 36_000, [f"c{n}" for n in range(48)]
     commands = [{"broadcast": {"channels": channels, "data": data}} for _ in range(256)]
     body = {"commands": commands, "parallel": True}
-    replies = json.loads(post(server, "batch", body))["result"]["replies"]
+    replies = json.loads(post(server, "batch", body))["replies"]
     assert len(replies) == 256
     assert all("result" in one for reply in replies for one in reply["broadcast"]["responses"])
     grown = (server.memory_kib("VmHWM") - base) / 1024
@@ -110,7 +110,7 @@ def test_many_histories_from_the_disk_do_not_wait_for_each_other(make_server, tm
     assert server.stop() == 0
     server.start()
     histories = [{"history": {"channel": channel, "limit": 1000}} for channel in channels]
-    replies = json.loads(post(server, "batch", {"commands": histories, "parallel": True}))["result"]["replies"]
+    replies = json.loads(post(server, "batch", {"commands": histories, "parallel": True}))["replies"]
     assert len(replies) == len(channels)
     assert any("history" in reply for reply in replies), replies[0]
     assert len(server.request("GET", "/others/one", timeout_s=10)[2]) == 100_000

@@ -156,7 +156,7 @@ def test_data_is_opaque(live, call):
     # JSON cannot carry it, so HTTP returns it as Base64.
     found = api(live, "history", channel="bytes", limit=10)["result"]["publications"]
     assert [base64.b64decode(one["b64data"]) for one in found] == [data, b"\0\xff"]
-    batch = api(live, "batch", commands=[{"history": {"channel": "bytes", "limit": 1}}])["result"]["replies"]
+    batch = api(live, "batch", commands=[{"history": {"channel": "bytes", "limit": 1}}])["replies"]
     assert base64.b64decode(batch[0]["history"]["publications"][0]["b64data"]) == data
 
 

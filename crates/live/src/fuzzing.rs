@@ -37,6 +37,7 @@ fn commands() -> Vec<Command> {
         delta: text("fossil"),
         tf: Some(FilterNode { op: text("not"), nodes: vec![all], ..FilterNode::default() }),
         flag: 2,
+        kind: 1,
     };
     let connect = ConnectRequest {
         token: text("a.b.c"),

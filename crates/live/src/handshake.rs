@@ -63,6 +63,9 @@ pub(crate) fn agree<B>(
     let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
     let protobuf = (protobuf_requested || format) && !transport.is_unidirectional();
     let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
+    // For tools that do not answer pings of the protocol.
+    let frame_pings =
+        query.split('&').any(|pair| pair == "cf_ws_frame_ping_pong=true") && !transport.is_unidirectional();
     let deflate = node.deflate.filter(|_| transport == Transport::WebSocket);
     let offers = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).iter().filter_map(|offer| offer.to_str().ok());
     let agreed = deflate.and_then(|_| deflate::agreed(offers));
@@ -80,7 +83,7 @@ pub(crate) fn agree<B>(
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
     }
     let (headers, address) = (node.proxies.kept(headers), address.clone());
-    Ok((ConnectionInfo { encoding, transport, deflate, headers, session: None, address }, answer))
+    Ok((ConnectionInfo { encoding, transport, deflate, headers, session: None, address, frame_pings }, answer))
 }
 
 /// Whether the origin of a request may connect. Browsers send an origin; other clients send none.

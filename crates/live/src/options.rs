@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use crate::config::NamespaceOptions;
 use crate::outgoing::is_json;
 use crate::protocol::codes::ClientError;
+use crate::protocol::json::null_is_absent;
 use crate::protocol::message::StreamPosition;
 
 /// Subscription options. See the module.
@@ -18,11 +19,14 @@ use crate::protocol::message::StreamPosition;
 pub(crate) struct SubscribeOptions {
     /// The `info` of the subscription shown to other clients.
     pub(crate) info: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "null_is_absent")]
     pub(crate) b64info: String,
     /// Data for the subscribing client.
     pub(crate) data: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "null_is_absent")]
     pub(crate) b64data: String,
     /// Seconds since the Unix epoch; 0: no expiry.
+    #[serde(deserialize_with = "null_is_absent")]
     pub(crate) expire_at: u64,
     #[serde(rename = "override")]
     pub(crate) overrides: Option<Overrides>,
@@ -41,8 +45,9 @@ pub(crate) struct Overrides {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct Bool {
+    #[serde(deserialize_with = "null_is_absent")]
     pub(crate) value: bool,
 }
 

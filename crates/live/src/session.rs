@@ -54,12 +54,22 @@ pub struct ConnectionInfo {
     pub session: Option<Arc<str>>,
     /// The group of the client's address.
     pub address: Arc<str>,
+    /// The server sends ping frames of the WebSocket instead of pings of the protocol.
+    pub frame_pings: bool,
 }
 
 #[cfg(test)]
 impl ConnectionInfo {
     pub(crate) fn of(encoding: Encoding, transport: Transport) -> Self {
-        Self { encoding, transport, deflate: None, headers: None, session: None, address: "".into() }
+        Self {
+            encoding,
+            transport,
+            deflate: None,
+            headers: None,
+            session: None,
+            address: "".into(),
+            frame_pings: false,
+        }
     }
 }
 

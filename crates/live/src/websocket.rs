@@ -99,6 +99,11 @@ pub fn close(code: u16, reason: &str) -> Bytes {
     frame(CLOSE, &payload)
 }
 
+/// A transport ping.
+pub fn ping() -> Bytes {
+    frame(PING, b"")
+}
+
 /// The answer to a transport ping.
 pub fn pong(payload: &[u8]) -> Bytes {
     frame(PONG, payload)

@@ -13,131 +13,145 @@ use serde_json::value::RawValue;
 
 use super::result::{BatchReply, BatchResult, MethodResult, ReplyBody};
 use super::{Api, BATCH_MAX, Command, Ending, Publish, Renewal, Sessions, Terms, refuse};
-use crate::options::{Overrides, SubscribeOptions, Wanted, info_of};
+use crate::options::{SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
+use crate::protocol::json::{any_json, null_is_absent, null_values_are_absent};
 use crate::protocol::message::{HistoryRequest, StreamPosition};
 
 // Fields that Centrifugo does not know are ignored, as in Centrifugo. Fields that it knows are
 // carried out or refused by name.
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct PublishBody {
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     channel: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     channels: Vec<String>,
+    #[serde(deserialize_with = "any_json")]
     data: Option<Box<RawValue>>,
-    b64data: Option<String>,
-    #[serde(default)]
-    skip_history: bool,
-    #[serde(default)]
-    tags: BTreeMap<String, String>,
-    #[serde(default)]
-    idempotency_key: String,
-    version: Option<u64>,
-    version_epoch: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ChannelBody {
-    channel: String,
-}
-
-#[derive(Deserialize)]
-struct SubscribeBody {
-    channel: String,
-    #[serde(default)]
-    user: String,
-    #[serde(default)]
-    client: String,
-    session: Option<String>,
-    info: Option<Box<RawValue>>,
-    #[serde(default)]
-    b64info: String,
-    data: Option<Box<RawValue>>,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     b64data: String,
-    /// Seconds since the Unix epoch; 0 for never.
-    #[serde(default)]
-    expire_at: u64,
-    recover_since: Option<Since>,
-    #[serde(rename = "override")]
-    overrides: Option<Overrides>,
+    #[serde(deserialize_with = "null_is_absent")]
+    skip_history: bool,
+    #[serde(deserialize_with = "null_values_are_absent")]
+    tags: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_is_absent")]
+    idempotency_key: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    version: u64,
+    #[serde(deserialize_with = "null_is_absent")]
+    version_epoch: String,
 }
 
-#[derive(Deserialize)]
-struct UnsubscribeBody {
-    #[serde(default)]
-    user: String,
-    #[serde(default)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ChannelBody {
+    #[serde(deserialize_with = "null_is_absent")]
     channel: String,
-    #[serde(default)]
-    client: String,
-    session: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct DisconnectBody {
-    #[serde(default)]
+/// The parameters of a subscription besides its options.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SubscribeBody {
+    #[serde(deserialize_with = "null_is_absent")]
+    channel: String,
+    #[serde(deserialize_with = "null_is_absent")]
     user: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     client: String,
-    session: Option<String>,
-    whitelist: Option<Vec<String>>,
+    #[serde(deserialize_with = "null_is_absent")]
+    session: String,
+    recover_since: Option<Since>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct UnsubscribeBody {
+    #[serde(deserialize_with = "null_is_absent")]
+    channel: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    user: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    client: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    session: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DisconnectBody {
+    #[serde(deserialize_with = "null_is_absent")]
+    user: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    client: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    session: String,
+    #[serde(deserialize_with = "null_is_absent")]
+    whitelist: Vec<String>,
     disconnect: Option<CustomDisconnect>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct RefreshBody {
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     user: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     client: String,
-    session: Option<String>,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
+    session: String,
+    #[serde(deserialize_with = "null_is_absent")]
     expired: bool,
     /// Seconds since the Unix epoch; 0 for never.
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     expire_at: u64,
     info: Option<Box<RawValue>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct CustomDisconnect {
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     code: u32,
-    reason: Option<String>,
+    #[serde(deserialize_with = "null_is_absent")]
+    reason: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct HistoryBody {
+    #[serde(deserialize_with = "null_is_absent")]
     channel: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     limit: i64,
     since: Option<Since>,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     reverse: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Since {
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     offset: u64,
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     epoch: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ChannelsBody {
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_absent")]
     pattern: String,
 }
 
 #[derive(Deserialize)]
 struct BatchBody<'a> {
-    #[serde(borrow)]
-    commands: BatchCommands<'a>,
-    #[serde(default)]
+    #[serde(borrow, default)]
+    commands: Option<BatchCommands<'a>>,
+    #[serde(default, deserialize_with = "null_is_absent")]
     parallel: bool,
 }
 
@@ -187,9 +201,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for BatchEntry<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut command: A) -> Result<Self::Value, A::Error> {
-                let first = command.next_entry()?;
-                while command.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(BatchEntry(first))
+                while let Some((method, params)) = command.next_entry::<String, &RawValue>()? {
+                    // Some back ends write all other methods as null.
+                    if params.get() != "null" {
+                        while command.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                        return Ok(BatchEntry(Some((method, params))));
+                    }
+                }
+                Ok(BatchEntry(None))
             }
         }
 
@@ -197,10 +216,41 @@ impl<'de: 'a, 'a> Deserialize<'de> for BatchEntry<'a> {
     }
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
+/// Why there is no result.
+#[derive(Debug, PartialEq)]
+pub(crate) enum CallError {
+    /// The body is not JSON of the expected form, with the cause.
+    Malformed(String),
+    /// There is no such method.
+    NoMethod,
+    /// The method failed.
+    Error(ClientError),
+}
+
+impl From<ClientError> for CallError {
+    fn from(error: ClientError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<CallError> for ClientError {
+    fn from(refused: CallError) -> Self {
+        match refused {
+            CallError::Malformed(why) => Self::bad_request(why),
+            CallError::NoMethod => codes::METHOD_NOT_FOUND,
+            CallError::Error(error) => error,
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, CallError> {
+    // Structs can be read from lists, too.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(CallError::Malformed("the body is not an object".to_owned()));
+    }
     serde_json::from_slice(body).map_err(|error| {
         tracing::debug!(%error, "an API request cannot be decoded");
-        ClientError::bad_request(error)
+        CallError::Malformed(error.to_string())
     })
 }
 
@@ -208,28 +258,26 @@ impl Api {
     /// Carries out a method and returns the body of its reply.
     ///
     /// # Errors
-    /// The error of the method.
-    pub(crate) async fn call(&self, method: &str, terms: &Terms, body: &[u8]) -> Result<Vec<u8>, ClientError> {
+    /// See [`CallError`].
+    pub(crate) async fn call(&self, method: &str, terms: &Terms, body: &[u8]) -> Result<Vec<u8>, CallError> {
         if method == "batch" {
-            let result = self.json_batch(body, terms).await?;
-            return written(&ReplyBody { result });
+            return Ok(written(&self.json_batch(body, terms).await?)?);
         }
         let done = self.carry_out(command(method, body)?, terms).await?;
-        written(&ReplyBody { result: MethodResult(&done) })
+        Ok(written(&ReplyBody { result: MethodResult(&done) })?)
     }
 
-    async fn json_batch(&self, body: &[u8], terms: &Terms) -> Result<BatchResult, ClientError> {
+    async fn json_batch(&self, body: &[u8], terms: &Terms) -> Result<BatchResult, CallError> {
         let request: BatchBody = read(body)?;
-        let (methods, commands): (Vec<_>, Vec<_>) = request
-            .commands
-            .0
+        let commands = request.commands.map(|commands| commands.0).unwrap_or_default();
+        let (methods, commands): (Vec<_>, Vec<_>) = commands
             .into_iter()
             .map(|first| match first {
                 Some((method, params)) => {
-                    let command = command(&method, params.get().as_bytes());
+                    let command = command(&method, params.get().as_bytes()).map_err(ClientError::from);
                     (method, command)
                 }
-                None => (String::new(), Err(codes::BAD_REQUEST)),
+                None => (String::new(), Err(codes::METHOD_NOT_FOUND)),
             })
             .unzip();
         let answers = self.batch(commands, request.parallel, terms).await?;
@@ -238,7 +286,7 @@ impl Api {
     }
 }
 
-fn written(reply: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+pub(super) fn written(reply: &impl Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(reply).map_err(|error| {
         tracing::error!(%error, "an API reply cannot be encoded as JSON");
         codes::INTERNAL
@@ -246,7 +294,8 @@ fn written(reply: &impl Serialize) -> Result<Vec<u8>, ClientError> {
 }
 
 /// Parses a command.
-fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
+pub(super) fn command(method: &str, body: &[u8]) -> Result<Command, CallError> {
+    let body = if body.trim_ascii() == b"null" { b"{}" } else { body };
     let one = |body| read::<ChannelBody>(body).map(|read| read.channel);
     Ok(match method {
         "publish" => {
@@ -260,26 +309,24 @@ fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
             Command::Broadcast(channels, publish(request)?)
         }
         "subscribe" => {
-            let request: SubscribeBody = read(body)?;
-            let SubscribeBody { info, b64info, data, b64data, expire_at, overrides, .. } = request;
-            let options = SubscribeOptions { info, b64info, data, b64data, expire_at, overrides };
-            let wanted = Wanted { channel: request.channel, options, since: request.recover_since.map(position) };
-            Command::Subscribe(sessions(request.user, request.client, request.session), Box::new(wanted))
+            let SubscribeBody { channel, user, client, session, recover_since, .. } = read(body)?;
+            let options: SubscribeOptions = read(body)?;
+            let wanted = Wanted { channel, options, since: recover_since.map(position) };
+            Command::Subscribe(Sessions { user, client, session }, Box::new(wanted))
         }
         "unsubscribe" => {
             let UnsubscribeBody { user, channel, client, session } = read(body)?;
-            Command::Unsubscribe(sessions(user, client, session), channel)
+            Command::Unsubscribe(Sessions { user, client, session }, channel)
         }
         "disconnect" => {
             let DisconnectBody { user, client, session, whitelist, disconnect } = read(body)?;
-            let with = disconnect.map(|CustomDisconnect { code, reason }| (code, reason.unwrap_or_default()));
-            let ending = Ending { whitelist: whitelist.unwrap_or_default(), with };
-            Command::Disconnect(sessions(user, client, session), ending)
+            let with = disconnect.map(|CustomDisconnect { code, reason }| (code, reason));
+            Command::Disconnect(Sessions { user, client, session }, Ending { whitelist, with })
         }
         "refresh" => {
             let RefreshBody { user, client, session, expired, expire_at, info } = read(body)?;
             let renewal = Renewal { expire_at, expired, info: info_of(info.as_deref(), "")? };
-            Command::Refresh(sessions(user, client, session), renewal)
+            Command::Refresh(Sessions { user, client, session }, renewal)
         }
         "presence" => Command::Presence(one(body)?),
         "presence_stats" => Command::PresenceStats(one(body)?),
@@ -291,13 +338,14 @@ fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
         }
         "history_remove" => Command::HistoryRemove(one(body)?),
         "channels" => Command::Channels(read::<ChannelsBody>(body)?.pattern),
-        "info" => Command::Info,
-        _ => return Err(codes::METHOD_NOT_FOUND),
+        "info" => {
+            read::<ChannelsBody>(body)?;
+            Command::Info
+        }
+        // Centrifugo has the method; its methods come from the operator's proxies.
+        "rpc" => return Err(codes::METHOD_NOT_FOUND.into()),
+        _ => return Err(CallError::NoMethod),
     })
-}
-
-fn sessions(user: String, client: String, session: Option<String>) -> Sessions {
-    Sessions { user, client, session: session.unwrap_or_default() }
 }
 
 fn position(since: Since) -> StreamPosition {
@@ -305,13 +353,13 @@ fn position(since: Since) -> StreamPosition {
 }
 
 fn publish(request: PublishBody) -> Result<Publish, ClientError> {
-    refuse(request.version.is_some_and(|version| version > 0), "version")?;
-    refuse(request.version_epoch.as_ref().is_some_and(|epoch| !epoch.is_empty()), "version_epoch")?;
-    let data = match (&request.data, &request.b64data) {
-        (_, Some(text)) if !text.is_empty() => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?,
-        (Some(data), _) => data.get().as_bytes().to_vec(),
+    refuse(request.version > 0, "version")?;
+    refuse(!request.version_epoch.is_empty(), "version_epoch")?;
+    let data = match (&request.data, request.b64data.as_str()) {
         // Some namespaces accept empty data.
-        _ => Vec::new(),
+        (None, "") => Vec::new(),
+        (Some(data), "") => data.get().as_bytes().to_vec(),
+        (_, text) => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?,
     };
     let PublishBody { tags, skip_history, idempotency_key, .. } = request;
     Ok(Publish { data, tags, skip_history, idempotency_key })
@@ -336,10 +384,10 @@ mod tests {
             ("broadcast", r#"{"channels": ["c"], "data": 1, "version_epoch": "e"}"#, 107, "version_epoch"),
             ("disconnect", r#"{"user": "u", "whitelist": "c"}"#, 107, "sequence"),
             ("disconnect", r#"{"user": "u", "session": 1}"#, 107, "string"),
-            ("history", "{}", 107, "channel"),
+            ("rpc", "{}", 104, "method not found"),
             ("mystery", "{}", 104, "method not found"),
         ] {
-            let error = command(method, body.as_bytes()).expect_err(method);
+            let error = ClientError::from(command(method, body.as_bytes()).expect_err(method));
             assert!(error.code == code && error.message.contains(expected), "{method}: {error:?}");
         }
     }
@@ -371,11 +419,12 @@ mod tests {
     fn a_batch_is_parsed_up_to_its_limit() {
         let batch = |commands: &str| format!(r#"{{"parallel": true, "commands": [{commands}]}}"#);
         let body = batch(r#"{"publish": {"channel": "a", "data": {"x": [1]}}, "z": 1}, {}, {"info": {}}"#);
-        let read_batch = |body: &str| read::<BatchBody<'_>>(body.as_bytes()).map(|read| read.commands.0.len());
+        let read_batch =
+            |body: &str| read::<BatchBody<'_>>(body.as_bytes()).map(|read| read.commands.expect("commands").0.len());
         let found: BatchBody<'_> = read(body.as_bytes()).expect("valid");
         let names =
             |one: &Option<(String, &RawValue)>| one.as_ref().map(|(name, raw)| (name.clone(), raw.get().to_owned()));
-        let found: Vec<_> = found.commands.0.iter().map(names).collect();
+        let found: Vec<_> = found.commands.expect("commands").0.iter().map(names).collect();
         let publish = r#"{"channel": "a", "data": {"x": [1]}}"#;
         assert_eq!(found, [Some(("publish".into(), publish.into())), None, Some(("info".into(), "{}".into()))]);
         let many = vec![r#"{"":0}"#; 10 * BATCH_MAX].join(",");
@@ -395,5 +444,42 @@ mod tests {
             };
             assert_eq!(request.limit, expected);
         }
+    }
+
+    #[test]
+    fn null_is_absent_in_every_field_but_data() {
+        for (method, fields) in [
+            ("publish", "channel b64data skip_history tags idempotency_key version version_epoch delta"),
+            ("broadcast", "channels b64data skip_history tags idempotency_key version version_epoch"),
+            ("subscribe", "channel user client session info b64info data b64data expire_at recover_since override"),
+            ("unsubscribe", "channel user client session"),
+            ("disconnect", "user client session whitelist disconnect"),
+            ("refresh", "user client session expired expire_at info"),
+            ("history", "channel limit since reverse"),
+            ("presence", "channel"),
+            ("channels", "pattern"),
+        ] {
+            let fields: Vec<String> = fields.split(' ').map(|field| format!("\"{field}\": null")).collect();
+            let body = format!("{{{}}}", fields.join(", "));
+            let (nulls, absent) = (command(method, body.as_bytes()), command(method, b"{}"));
+            assert_eq!(format!("{nulls:?}"), format!("{absent:?}"), "{method}");
+            assert!(nulls.is_ok(), "{nulls:?}");
+        }
+        let body = br#"{"channel": "c", "data": null, "tags": {"a": null}}"#;
+        let Ok(Command::Publish(_, publish)) = command("publish", body) else { panic!("a publication of null") };
+        assert_eq!((publish.data.as_slice(), publish.tags), (&b"null"[..], [("a".into(), String::new())].into()));
+        let body = br#"{"disconnect": {"code": 4001, "reason": null}, "since": {"offset": null, "epoch": null}}"#;
+        assert!(command("disconnect", body).is_ok() && command("history", body).is_ok());
+        assert!(command("subscribe", br#"{"override": {"presence": {"value": null}}}"#).is_ok());
+    }
+
+    #[test]
+    fn malformed_bodies_and_unknown_methods_differ_from_errors() {
+        for body in ["", "7", "[]", "{", "{} 1", r#"{"channel": 1}"#] {
+            assert!(matches!(command("publish", body.as_bytes()), Err(CallError::Malformed(_))), "{body}");
+        }
+        assert!(matches!(command("info", b""), Err(CallError::Malformed(_))));
+        assert!(command("channels", b" null").is_ok());
+        assert_eq!(command("mystery", b"{}").expect_err("unknown"), CallError::NoMethod);
     }
 }

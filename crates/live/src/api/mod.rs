@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod bounds_tests;
 pub(crate) mod json;
+mod lines;
 mod nodes;
 pub(crate) mod result;
 

@@ -8,6 +8,7 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::{Api, CHANNELS_MAX, SUBSCRIBES_TOGETHER, matches_pattern};
+use crate::auth::TTL_MAX;
 use crate::commands::parse_client;
 use crate::node::Node;
 use crate::options::{SubscribeOptions, Wanted};
@@ -54,6 +55,9 @@ pub(crate) struct Info {
     pub(crate) clients: usize,
     pub(crate) users: usize,
     pub(crate) channels: usize,
+    /// The number of subscriptions.
+    #[serde(default)]
+    pub(crate) subs: usize,
     /// Uptime in seconds.
     pub(crate) uptime: u64,
 }
@@ -94,10 +98,11 @@ impl NodeCall {
             }
             Self::Info => {
                 let (clients, users) = node.counts();
-                let channels = node.channels(|_| true).len();
+                let found = node.channels(|_| true);
+                let (channels, subs) = (found.len(), found.iter().map(|(_, count)| count).sum());
                 let name = node.homes.node_name().unwrap_or("steadfast").to_owned();
                 let (version, uptime) = (node.version.clone(), node.env.now().as_secs());
-                Ok(NodeResult::Info(Info { name, version, clients, users, channels, uptime }))
+                Ok(NodeResult::Info(Info { name, version, clients, users, channels, subs, uptime }))
             }
         }
     }
@@ -147,7 +152,7 @@ async fn subscribe(node: &Node, sessions: &Sessions, wanted: &Wanted) -> Outcome
     node.namespace(&wanted.channel)?;
     options.info()?;
     options.data()?;
-    for some in sessions.of(node)?.chunks(SUBSCRIBES_TOGETHER) {
+    for some in sessions.of(node).chunks(SUBSCRIBES_TOGETHER) {
         let each = some.iter().map(|(session, identity)| node.subscribe_from_server(*session, identity, wanted));
         join_all(each).await.into_iter().collect::<Result<(), _>>()?;
     }
@@ -158,8 +163,9 @@ fn unsubscribe(node: &Node, sessions: &Sessions, channel: &str) -> Outcome {
     if channel.is_empty() {
         return Err(codes::BAD_REQUEST);
     }
+    node.namespace(channel)?;
     let (code, reason) = codes::UNSUBSCRIBED_BY_SERVER;
-    for (session, _) in sessions.of(node)? {
+    for (session, _) in sessions.of(node) {
         let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
         let push = Push { channel: channel.to_owned(), unsubscribe, ..Push::default() };
         let reply = Reply { push: Some(push), ..Reply::default() };
@@ -176,7 +182,7 @@ fn disconnect(node: &Node, sessions: &Sessions, ending: Ending) -> Outcome {
             _ => return Err(ClientError::bad_request(format!("disconnect.code is {code}: use 3000 to 4999"))),
         },
     };
-    for (session, identity) in sessions.of(node)? {
+    for (session, identity) in sessions.of(node) {
         if !ending.whitelist.contains(&identity.client.to_string()) {
             node.to(session, SessionMessage::Disconnect(why.clone()));
         }
@@ -190,12 +196,12 @@ fn refresh(node: &Node, sessions: &Sessions, renewal: Renewal) -> Outcome {
     let now_ms = node.env.wall_ms();
     let lasts = expire_at.saturating_sub(now_ms / 1000);
     let expired = expired || expire_at > 0 && lasts == 0;
-    for (session, identity) in sessions.of(node)? {
+    for (session, identity) in sessions.of(node) {
         let message = if expired {
             SessionMessage::Disconnect(codes::SESSION_EXPIRED)
         } else {
             let expires_ms = (expire_at > 0).then(|| expire_at.saturating_mul(1000));
-            let ttl = u32::try_from(lasts).unwrap_or(u32::MAX);
+            let ttl = lasts.min(TTL_MAX) as u32;
             let refresh = Some(Expiry { expires: expires_ms.is_some(), ttl });
             let push = Some(Push { refresh, ..Push::default() });
             let reply = Some(Box::new(Reply { push, ..Reply::default() }));
@@ -208,15 +214,19 @@ fn refresh(node: &Node, sessions: &Sessions, renewal: Renewal) -> Outcome {
 
 impl Sessions {
     /// The selected sessions that are connected.
-    fn of(&self, node: &Node) -> Result<Vec<(SessionId, Arc<SessionIdentity>)>, ClientError> {
+    fn of(&self, node: &Node) -> Vec<(SessionId, Arc<SessionIdentity>)> {
         let client = match self.client.as_str() {
             "" => None,
-            text => Some(parse_client(text).ok_or(codes::BAD_REQUEST)?),
+            text => match parse_client(text) {
+                Some(client) => Some(client),
+                // No session has another ID.
+                None => return Vec::new(),
+            },
         };
         let mut found = node.sessions_of(&self.user, client);
         if !self.session.is_empty() {
             found.retain(|(_, identity)| identity.connection.session.as_deref() == Some(self.session.as_str()));
         }
-        Ok(found)
+        found
     }
 }

@@ -25,6 +25,7 @@ pub(super) struct ReplyBody<T> {
 /// The result of a batch.
 #[derive(Serialize)]
 pub(super) struct BatchResult {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) replies: Vec<BatchReply>,
 }
 
@@ -74,7 +75,8 @@ impl Serialize for MethodResult<'_> {
                 let node = |info: &Info| {
                     json!({
                         "uid": info.name, "name": info.name, "version": info.version, "num_clients": info.clients,
-                        "num_users": info.users, "num_channels": info.channels, "uptime": info.uptime,
+                        "num_users": info.users, "num_channels": info.channels, "num_subs": info.subs,
+                        "uptime": info.uptime,
                     })
                 };
                 json!({"nodes": nodes.iter().map(node).collect::<Vec<_>>()}).serialize(s)
@@ -141,7 +143,7 @@ fn position_json(position: Position) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::message::HistoryResult;
+    use crate::protocol::message::{HistoryResult, PresenceStatsResult};
 
     #[test]
     fn data_is_shown_as_it_is_and_binary_data_as_base64() {
@@ -157,9 +159,33 @@ mod tests {
         let expected = concat!(
             r#"{"publications":[{"data":{"b": 1,"#,
             "\n",
-            r#" "a":1.0},"offset":1},{"b64data":"/wA=","info":{"conn_info":[7]},"offset":2},"#,
+            r#" "a":1.0},"offset":1},{"b64data":"/wA=","info":{"user":"","client":"","conn_info":[7]},"offset":2},"#,
             r#"{"offset":3}],"epoch":"e","offset":3}"#,
         );
         assert_eq!(shown, expected);
+    }
+
+    /// The fields of `api.proto` that Centrifugo writes even if they are empty.
+    #[test]
+    fn fields_without_omitempty_are_always_written() {
+        let info =
+            Info { name: "n".into(), version: "v".into(), clients: 0, users: 0, channels: 0, subs: 0, uptime: 0 };
+        let node = json!({"uid": "n", "name": "n", "version": "v", "num_clients": 0, "num_users": 0, "num_channels": 0,
+            "num_subs": 0, "uptime": 0});
+        let clients = BTreeMap::from([("c".to_owned(), ClientInfo::default())]);
+        for (done, expected) in [
+            (Done::Nothing, json!({})),
+            (Done::Published(Position::default()), json!({})),
+            (Done::Presence(BTreeMap::new()), json!({"presence": {}})),
+            (Done::Presence(clients), json!({"presence": {"c": {"user": "", "client": ""}}})),
+            (Done::PresenceStats(PresenceStatsResult::default()), json!({"num_clients": 0, "num_users": 0})),
+            (Done::History(HistoryResult::default()), json!({"publications": [], "epoch": "", "offset": 0})),
+            (Done::Channels(BTreeMap::new()), json!({"channels": {}})),
+            (Done::Info(vec![info]), json!({"nodes": [node]})),
+        ] {
+            assert_eq!(serde_json::to_value(MethodResult(&done)).expect("JSON"), expected);
+        }
+        let empty = BatchResult { replies: Vec::new() };
+        assert_eq!(serde_json::to_value(&empty).expect("JSON"), json!({}), "a batch without commands");
     }
 }

@@ -84,9 +84,10 @@ async fn sessions_are_named_by_client_or_session_and_spared_by_a_whitelist() {
     assert_eq!(messages_of(&api, spared(&["no name".into(), client(3).to_string()])).await.0, [0, 1, 2]);
     let subscribe = api.carry_out(Command::Subscribe(ann("", "other"), Box::new(wanted())), &Terms::default()).await;
     assert!(matches!(subscribe, Ok(Done::Nothing)));
-    assert!(
-        api.carry_out(Command::Disconnect(ann("no name", ""), Ending::default()), &Terms::default()).await.is_err()
-    );
+    // No session has an ID that is none.
+    assert_eq!(messages_of(&api, Command::Disconnect(ann("no name", ""), Ending::default())).await.0, [0; 0]);
+    let unknown = Command::Unsubscribe(ann("", ""), "no:such".into());
+    assert_eq!(api.carry_out(unknown, &Terms::default()).await.expect_err("no namespace"), codes::UNKNOWN_CHANNEL);
 }
 
 fn wanted() -> Wanted {
@@ -132,8 +133,8 @@ async fn calls_of_other_nodes_are_carried_out_for_the_sessions_here() {
     );
     let Ok(NodeResult::Info(info)) = outcome(NodeCall::Info).await else { panic!("the state of the node") };
     assert_eq!((info.clients, info.users, &*info.name), (4, 2, "steadfast"));
-    let call = NodeCall::Subscribe(ann("no name", ""), Box::new(wanted()));
-    assert_eq!(outcome(call).await.expect_err("no session ID"), codes::BAD_REQUEST);
+    let call = NodeCall::Unsubscribe(ann("", ""), String::new());
+    assert_eq!(outcome(call).await.expect_err("no channel"), codes::BAD_REQUEST);
     let unknown = answer_call(&api.node, Bytes::from_static(b"{}")).await;
     let unknown = serde_json::from_slice::<nodes::Outcome>(&unknown).expect("an outcome").expect_err("no call");
     assert!(unknown.message.contains("another version"), "{unknown:?}");

@@ -21,6 +21,7 @@ use crate::config::LiveConfigError;
 use crate::metrics::ProxyStatus;
 use crate::options::{Overrides, SubscribeOptions};
 use crate::protocol::codes::{self, ClientError};
+use crate::protocol::json::null_is_absent;
 
 use self::jwks::Jwks;
 use crate::config::auth::TokenConfig;
@@ -123,11 +124,6 @@ pub struct SubscribeClaims {
     /// Options that override those of the namespace.
     #[serde(rename = "override")]
     pub(crate) overrides: Option<Overrides>,
-}
-
-/// Many back ends write unset claims as `null`.
-fn null_is_absent<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
 /// Why a token is refused.
@@ -298,11 +294,27 @@ fn read<C: DeserializeOwned>(claims: &RawValue) -> Result<C, TokenError> {
     serde_json::from_str(claims.get()).map_err(|e| TokenError::Invalid(format!("the claims cannot be parsed: {e}")))
 }
 
+/// Maximum lifetime of a session or subscription in seconds; then it must be refreshed.
+pub const TTL_MAX: u64 = 365 * 24 * 3600;
+
 /// The lifetime in seconds from `now_s` that the claims give; `None`: no expiry.
-pub fn ttl(exp: Option<Moment>, expire_at: Option<i64>, now_s: u64) -> Option<u32> {
+///
+/// # Errors
+/// [`codes::EXPIRED`] if `expire_at` is past.
+pub fn ttl(exp: Option<Moment>, expire_at: Option<i64>, now_s: u64) -> Result<Option<u32>, ClientError> {
     let ends = match expire_at {
-        Some(at) => u64::try_from(at).ok().filter(|at| *at > 0)?,
-        None => exp?.seconds(),
+        Some(at) if at <= 0 => return Ok(None),
+        Some(at) if at.unsigned_abs() < now_s => return Err(codes::EXPIRED),
+        Some(at) => at.unsigned_abs(),
+        None => match exp {
+            Some(exp) => exp.seconds(),
+            None => return Ok(None),
+        },
     };
-    Some(u32::try_from(ends.saturating_sub(now_s)).unwrap_or(u32::MAX).max(1))
+    Ok(Some(ttl_until(ends, now_s)))
+}
+
+/// The lifetime in seconds from `now_s` until `ends`, from 1 to [`TTL_MAX`].
+pub(crate) fn ttl_until(ends: u64, now_s: u64) -> u32 {
+    ends.saturating_sub(now_s).clamp(1, TTL_MAX) as u32
 }

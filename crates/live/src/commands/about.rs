@@ -2,6 +2,19 @@
 
 use crate::protocol::message::Command;
 
+impl Command {
+    /// The channel of the command, if it is about one.
+    pub(crate) fn channel(&self) -> Option<&str> {
+        let plain = [&self.unsubscribe, &self.presence, &self.presence_stats].into_iter().find_map(Option::as_ref);
+        plain
+            .map(|request| &*request.channel)
+            .or_else(|| self.subscribe.as_ref().map(|request| &*request.channel))
+            .or_else(|| self.publish.as_ref().map(|request| &*request.channel))
+            .or_else(|| self.history.as_ref().map(|request| &*request.channel))
+            .or_else(|| self.sub_refresh.as_ref().map(|request| &*request.channel))
+    }
+}
+
 /// The name of the command, its channel (empty: none), and the bytes of its data.
 pub(super) fn about(command: &Command) -> (&'static str, &str, usize) {
     if let Some(publish) = &command.publish {

@@ -8,7 +8,7 @@ use steadfast_flow::Permit;
 use uuid::Uuid;
 
 use super::proxied::nonsense;
-use super::subscribe::{Mode, PreparedSubscription, kind_of};
+use super::subscribe::{Asks, Mode, PreparedSubscription, kind_of};
 use super::{Caller, Refused};
 use crate::answer::AnswerPermit;
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
@@ -118,9 +118,6 @@ impl Node {
             if let Some(proxy) = self.proxies.of(ProxyEvent::Connect, "")
                 && let Some(reply) = self.ask_connect(proxy, identity, request).await?
             {
-                if reply.expire_at > 0 && reply.expire_at <= now_s {
-                    return Err(Refused::End(codes::SESSION_EXPIRED));
-                }
                 let mut subs = reply.subs;
                 for channel in reply.channels {
                     subs.entry(channel).or_default();
@@ -130,7 +127,7 @@ impl Node {
                     info: info_of(reply.info.as_deref(), &reply.b64info).map_err(|e| nonsense(&e))?,
                     data: bytes_of("data", reply.data.as_deref(), &reply.b64data).map_err(|e| nonsense(&e))?,
                     meta: reply.meta,
-                    lasts: ttl(None, i64::try_from(reply.expire_at).ok(), now_s),
+                    lasts: ttl(None, Some(i64::try_from(reply.expire_at).unwrap_or(i64::MAX)), now_s)?,
                     subs,
                     token_channels: BTreeSet::new(),
                 });
@@ -143,7 +140,7 @@ impl Node {
         let (mut claims, info) = self.connect_claims(&request.token, key)?;
         let subs = subs_of(&mut claims);
         Ok(Admitted {
-            lasts: ttl(claims.exp, claims.expire_at, now_s),
+            lasts: ttl(claims.exp, claims.expire_at, now_s)?,
             user: claims.sub,
             info,
             data: Vec::new(),
@@ -193,6 +190,7 @@ impl Node {
         let ttl = lasts.filter(|_| self.proxies.of(ProxyEvent::Refresh, "").is_none());
         let unidirectional = identity.connection.transport.is_unidirectional();
         let emulated = matches!(identity.connection.transport, Transport::HttpStream | Transport::Sse);
+        let frame_pings = identity.connection.frame_pings;
         let caller = Caller { session, identity: &identity };
         let made = self.subscribe_all(caller, subs, &request).await;
         let FirstSubscriptions { results, subscribed, permits } =
@@ -204,9 +202,9 @@ impl Node {
             expires: ttl.is_some(),
             ttl: ttl.unwrap_or_default(),
             data,
-            ping: self.config.client.ping_interval.0.as_secs() as u32,
+            ping: if frame_pings { 0 } else { self.config.client.ping_interval.0.as_secs() as u32 },
             // A unidirectional client sends no pongs.
-            pong: !unidirectional,
+            pong: !unidirectional && !frame_pings,
             node: if emulated { self.start.clone() } else { String::new() },
             time: now_ms as i64,
             subs: results,
@@ -258,7 +256,7 @@ impl Node {
         terms: &SubscribeOptions,
     ) -> Result<(Place, SubscribeResult, AnswerPermit), Refused> {
         let options = terms.of(self.namespace(&request.channel)?);
-        let mut kind = kind_of(&options, &request, true);
+        let mut kind = kind_of(&options, &request, Asks::ByServer);
         kind.info = terms.info().map_err(|e| nonsense(&e))?;
         kind.expires_ms = terms.expires_ms();
         let data = terms.data().map_err(|e| nonsense(&e))?;
@@ -273,6 +271,10 @@ impl Node {
         mut reply: Reply,
         request: RefreshRequest,
     ) -> Result<(), Refused> {
+        // Where the back end extends sessions, the client must not refresh.
+        if request.token.is_empty() || self.proxies.of(ProxyEvent::Refresh, "").is_some() {
+            return Err(Refused::End(codes::BAD_PROTOCOL));
+        }
         let key = self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?;
         let claims = self.connect_claims(&request.token, &key).map_err(|refused| match refused {
             // After this error the client would give up; after a disconnect it gets another token
@@ -290,12 +292,11 @@ impl Node {
             return Err(Refused::End(codes::INSUFFICIENT_STATE));
         }
         let now_ms = self.env.wall_ms();
-        let lasts = ttl(claims.exp, claims.expire_at, now_ms / 1000);
+        let lasts = ttl(claims.exp, claims.expire_at, now_ms / 1000)?;
         reply.refresh = Some(RefreshResult {
-            client: caller.identity.client.to_string(),
-            version: self.version.clone(),
             expires: lasts.is_some(),
             ttl: lasts.unwrap_or_default(),
+            ..RefreshResult::default()
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
         let renamed = caller.identity.learn(info, claims.meta);

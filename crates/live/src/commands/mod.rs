@@ -227,7 +227,9 @@ impl Node {
         let mut answers = FuturesOrdered::new();
         for queued in commands {
             let id = queued.command.id;
-            if queued.over_rate {
+            if queued.command.channel() == Some("") {
+                self.refuse(session, id, Refused::End(codes::BAD_PROTOCOL));
+            } else if queued.over_rate {
                 self.refuse(session, id, codes::TOO_MANY_REQUESTS.into());
             } else if let Some(publish) = queued.command.publish {
                 match self.publish_command(caller, queued.subscribed.is_some(), publish).await {
@@ -288,7 +290,8 @@ impl Node {
         } else if let Some(request) = command.rpc {
             reply.rpc = Some(self.ask_rpc(caller.identity, &request).await?);
         } else if command.send.is_some() {
-            return Err(codes::NOT_AVAILABLE.into());
+            // The client expects no reply, so it could not know of an error.
+            return Err(Refused::End(codes::DISCONNECT_NOT_AVAILABLE));
         } else {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
@@ -309,8 +312,7 @@ impl Node {
             }
             false => (request.data, false, false),
         };
-        let allowed = options.publish_permission().is_granted_to(&caller.identity.user, subscribed);
-        if !proxied && !allowed && !self.config.client.insecure {
+        if !proxied && !self.has(options.publish_permission(), caller, subscribed) {
             return Err(codes::PERMISSION_DENIED.into());
         }
         self.check_data(options, &data)?;
@@ -318,6 +320,11 @@ impl Node {
         let publication = Publication { data, info, ..Publication::default() };
         let wanted = Submission { skip_history, leaves_percent: self.publish_reserve, ..Submission::default() };
         Ok(self.submit(&request.channel, &publication.into(), wanted).await?.committed())
+    }
+
+    /// Whether a session has a right; insecure mode grants all.
+    fn has(&self, right: Permission, caller: Caller<'_>, subscribed: bool) -> bool {
+        right.is_granted_to(&caller.identity.user, subscribed) || self.config.client.insecure
     }
 
     /// Whether a session may read a feature of the channel, if the feature is enabled.
@@ -331,8 +338,7 @@ impl Node {
         if !enabled {
             return Err(codes::NOT_AVAILABLE);
         }
-        let allowed = right.is_granted_to(&caller.identity.user, subscribed.is_some());
-        if allowed || self.config.client.insecure { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
+        if self.has(right, caller, subscribed.is_some()) { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
     }
 
     /// The history of a channel, with its permit.
@@ -341,6 +347,9 @@ impl Node {
     /// When the channel cannot be read, or its epoch differs; [`codes::TOO_MANY_REQUESTS`] if the
     /// answer budget is exhausted.
     pub(crate) async fn history(&self, request: &HistoryRequest) -> Result<(HistoryResult, AnswerPermit), ClientError> {
+        if request.reverse && request.since.as_ref().is_some_and(|since| since.offset == 0) {
+            return Err(codes::BAD_REQUEST);
+        }
         let most = self.config.client.history_max_publication_limit;
         let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });

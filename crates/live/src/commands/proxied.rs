@@ -96,9 +96,9 @@ impl Node {
 
     /// Sends an RPC to the back end.
     pub(super) async fn ask_rpc(&self, identity: &SessionIdentity, request: &RpcRequest) -> Result<RpcResult, Refused> {
-        let namespace = self.config.rpc.namespace_of(&request.method).filter(|namespace| namespace.proxy_enabled);
-        let proxy = namespace.and_then(|namespace| self.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name));
-        let proxy = proxy.ok_or(codes::METHOD_NOT_FOUND)?;
+        let namespace = self.config.rpc.namespace_of(&request.method).ok_or(codes::METHOD_NOT_FOUND)?;
+        let proxy = self.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);
+        let proxy = proxy.ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { method: &request.method, ..ProxyRequest::about(identity, &proxy.config) };
         let reply = result_of(proxy.ask::<RpcReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
         let data = bytes_of("data", reply.data.as_deref(), &reply.b64data).map_err(|e| nonsense(&e))?;

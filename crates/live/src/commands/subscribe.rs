@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{Caller, Refused, parse_epoch};
 use crate::answer::{AnswerKey, AnswerPermit, SubscribeAnswer};
-use crate::auth::{SubscribeClaims, TokenError, ttl};
+use crate::auth::{SubscribeClaims, TokenError, ttl, ttl_until};
 use crate::config::NamespaceOptions;
 use crate::filter;
 use crate::node::{GATE_WAIT, Node, bytes_of, refusal};
@@ -73,7 +73,7 @@ impl Node {
             let now_ms = self.env.wall_ms();
             let lasts = match terms.expires_ms() {
                 Some(ends) if ends <= now_ms => return Err(codes::EXPIRED.into()),
-                ends => ends.map(|ends| u32::try_from((ends - now_ms).div_ceil(1000)).unwrap_or(u32::MAX)),
+                ends => ends.map(|ends| ttl_until(ends / 1000, now_ms / 1000)),
             };
             return Ok(SubscribeGrant { lasts, info, data, terms });
         }
@@ -100,13 +100,14 @@ impl Node {
         let key = verifier.key_of(token).await.map_err(refused)?;
         let claims = verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
         if claims.channel != channel || claims.sub != caller.identity.user {
-            return Err(invalid("it is for another channel or user").into());
+            invalid("it is for another channel or user");
+            return Err(Refused::End(codes::INVALID_TOKEN));
         }
         if !claims.client.is_empty() && claims.client != caller.identity.client.to_string() {
             invalid("it is for another session");
             return Err(Refused::End(codes::INVALID_TOKEN));
         }
-        let lasts = ttl(claims.exp, claims.expire_at, self.env.wall_ms() / 1000);
+        let lasts = ttl(claims.exp, claims.expire_at, self.env.wall_ms() / 1000)?;
         let SubscribeClaims { info, b64info, data, b64data, overrides, .. } = claims;
         let terms = SubscribeOptions { info, b64info, data, b64data, expire_at: 0, overrides };
         let info = terms.info().map_err(|error| invalid(&error.message))?;
@@ -125,7 +126,13 @@ impl Node {
         if request.channel.is_empty() {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
+        if !matches!(request.delta.as_str(), "" | "fossil") {
+            return Err(Refused::End(codes::BAD_PROTOCOL));
+        }
         let options = self.named(&request.channel)?;
+        if request.kind != 0 {
+            return Err(codes::PERMISSION_DENIED.into());
+        }
         if subscribed.is_some() {
             return Err(codes::ALREADY_SUBSCRIBED.into());
         }
@@ -134,15 +141,17 @@ impl Node {
         }
         let SubscribeGrant { lasts, info, data, terms } = self.may_subscribe(caller, options, &request).await?;
         let options = &terms.of(options);
-        if let Some(filter) = &request.tf {
-            if !options.allow_tags_filter {
-                return Err(codes::PERMISSION_DENIED.into());
-            }
-            if !filter::is_valid(filter) {
-                return Err(codes::BAD_REQUEST.into());
-            }
+        if request.tf.as_ref().is_some_and(|filter| !options.allow_tags_filter || !filter::is_valid(filter)) {
+            return Err(codes::BAD_REQUEST.into());
         }
-        let mut kind = kind_of(options, &request, false);
+        let mut kind = kind_of(
+            options,
+            &request,
+            Asks::ByClient {
+                history: self.has(options.history_permission(), caller, true),
+                presence: self.has(options.presence_permission(), caller, true),
+            },
+        );
         kind.info = info;
         kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
         let refreshed = kind.refreshed;
@@ -180,7 +189,7 @@ impl Node {
             offset: since.offset,
             ..SubscribeRequest::default()
         };
-        let mut kind = kind_of(&options, &request, true);
+        let mut kind = kind_of(&options, &request, Asks::ByServer);
         kind.info = wanted.options.info()?;
         kind.expires_ms = wanted.options.expires_ms();
         let data = wanted.options.data()?;
@@ -191,13 +200,10 @@ impl Node {
             Refused::End(_) => codes::INTERNAL,
         })?;
         let result = &answer.result;
-        // A client that disconnects before it has all missed publications recovers from their
-        // beginning.
-        let offset = if result.publications.is_empty() { result.offset } else { since.offset };
         let subscribe = Subscribe {
             recoverable: result.recoverable,
             epoch: result.epoch.clone(),
-            offset,
+            offset: result.offset,
             positioned: result.positioned,
             data,
         };
@@ -220,8 +226,7 @@ impl Node {
         kind: SubscriptionKind,
         mode: Mode,
     ) -> Result<PreparedSubscription, Refused> {
-        let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
-        let (positioned, delta) = (kind.positioned, kind.delta);
+        let (recoverable, positioned, delta) = (kind.recoverable, kind.positioned, kind.delta);
         let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         if kind.presence || kind.announced {
             let bytes = caller.identity.facts.read().info.len() + kind.info.len();
@@ -238,7 +243,8 @@ impl Node {
             from_server: mode.from_server,
         };
         self.to(caller.session, subscribing);
-        let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
+        let was_recovering = request.recover;
+        let result = SubscribeResult { recoverable, positioned, delta, was_recovering, ..SubscribeResult::default() };
         let outcome = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;
         match outcome {
             Ok((position, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, position }, answer }),
@@ -274,8 +280,9 @@ impl Node {
             recoverable: result.recoverable,
             positioned: result.positioned,
         };
-        // Sessions may have different filters, so a filtered answer is not shared.
-        let shared = request.tf.is_none();
+        // Sessions may have different filters, so a filtered answer is not shared. Nor is that of a
+        // client whose recovery is not allowed: its key is that of a client without recovery.
+        let shared = request.tf.is_none() && recovers == request.recover;
         if shared && let Some(answer) = self.answer(channel, &key) {
             if !own_copy || answer.permit.is_none() {
                 return Ok((position, answer));
@@ -294,7 +301,10 @@ impl Node {
         }
         if result.positioned {
             result.epoch = epoch_text(position.epoch);
-            result.offset = position.offset;
+            // If the missed publications lead to the position of the channel, the client begins at
+            // its own one, and is not ahead of what it has.
+            let leads = result.publications.last().is_some_and(|last| last.offset == position.offset);
+            result.offset = if result.recovered && leads { request.offset } else { position.offset };
         }
         // An unrecovered answer is not shared, because a client may ask for an error instead.
         let shared = shared && (result.recovered || !recovers);
@@ -337,9 +347,8 @@ impl Node {
         };
         let position = history.position;
         let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
-        result.was_recovering = true;
         result.recovered = if cache {
-            !history.publications.is_empty() || position.offset == 0
+            !history.publications.is_empty() || since.offset > 0 && since == position
         } else {
             history.complete && reaches == position.offset
         };
@@ -376,10 +385,20 @@ impl Node {
             return Err(codes::PERMISSION_DENIED.into());
         }
         let SubRefreshRequest { channel, token } = request;
+        // Where the back end extends subscriptions, the client must not refresh.
+        if self.namespace(&channel)?.sub_refresh_proxy_enabled {
+            return Err(Refused::End(codes::BAD_PROTOCOL));
+        }
+        if token.is_empty() {
+            return Err(codes::BAD_REQUEST.into());
+        }
         let SubscribeGrant { lasts, info, .. } = match self.subscribe_token(caller, &channel, &token).await {
+            Err(Refused::Error(error)) if error == codes::PERMISSION_DENIED => {
+                return Err(Refused::End(codes::INVALID_TOKEN));
+            }
             // After this error the client would give up; after an unsubscribe it subscribes again
             // with another token.
-            Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED => {
+            Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED || error == codes::EXPIRED => {
                 reply.sub_refresh = Some(Expiry::default());
                 self.to(caller.session, SessionMessage::Reply(Box::new(reply)));
                 self.to(caller.session, SessionMessage::unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
@@ -395,18 +414,36 @@ impl Node {
     }
 }
 
+/// The origin of a subscription: what its client may ask for because of its other rights.
+#[derive(Clone, Copy)]
+pub(super) enum Asks {
+    /// The server: by the options alone.
+    ByServer,
+    /// A client.
+    ByClient {
+        /// It may read the history, so it may ask for recovery and positioning.
+        history: bool,
+        /// It may read the presence, so it may ask for joins and leaves.
+        presence: bool,
+    },
+}
+
 /// The properties of a new subscription.
-pub(super) fn kind_of(options: &NamespaceOptions, request: &SubscribeRequest, server_side: bool) -> SubscriptionKind {
-    let history = options.has_history();
-    let recovers = options.force_recovery || options.allow_recovery && request.recoverable;
-    let positioned = options.force_positioning || options.allow_positioning && request.positioned;
+pub(super) fn kind_of(options: &NamespaceOptions, request: &SubscribeRequest, asks: Asks) -> SubscriptionKind {
+    let (history, presence) = match asks {
+        Asks::ByServer => (false, false),
+        Asks::ByClient { history, presence } => (history, presence),
+    };
+    let recovers = options.force_recovery || (options.allow_recovery || history) && request.recoverable;
+    let positioned = options.force_positioning || (options.allow_positioning || history) && request.positioned;
     SubscriptionKind {
-        positioned: history && (recovers || positioned),
-        join_leave: options.join_leave && (options.force_push_join_leave || request.join_leave),
+        positioned: options.has_history() && (recovers || positioned),
+        recoverable: options.has_history() && recovers,
+        join_leave: options.join_leave && (options.force_push_join_leave || presence && request.join_leave),
         announced: options.join_leave,
         presence: options.presence,
         delta: !request.delta.is_empty() && options.allowed_delta_types.contains(&request.delta),
-        server_side,
+        server_side: matches!(asks, Asks::ByServer),
         filter: request.tf.clone().map(Box::new),
         expires_ms: None,
         refreshed: options.sub_refresh_proxy_enabled,

@@ -19,6 +19,7 @@ mod names;
 mod rights;
 
 mod tokens;
+mod wire;
 
 use crate::node::{GATE_WAIT, Limits};
 use crate::partition::{self};

@@ -72,15 +72,16 @@ impl LiveDoor {
             return text(StatusCode::OK, "{}");
         }
         match path.strip_prefix("/api/") {
-            Some(method) => {
+            Some(method) if !method.is_empty() => {
                 let method = method.to_owned();
                 self.api(&method, request).await
             }
-            None if path.starts_with("/connection/") || path == "/emulation" => text(
+            _ if path == "/api" => self.api("", request).await,
+            _ if path.starts_with("/connection/") || path == "/emulation" => text(
                 StatusCode::NOT_FOUND,
                 "no such endpoint, or it is not enabled (http_stream.enabled, sse.enabled, ...)\n",
             ),
-            None => text(StatusCode::NOT_FOUND, PATHS),
+            _ => text(StatusCode::NOT_FOUND, PATHS),
         }
     }
 
@@ -105,7 +106,7 @@ impl LiveDoor {
         let max = self.node.config.websocket.message_size_limit;
         let headers = self.node.proxies.kept(request.headers());
         let first = match *request.method() {
-            Method::GET if events => match connect_of(request.uri().query().unwrap_or_default()) {
+            Method::GET if events => match parameter(request.uri().query().unwrap_or_default(), "cf_connect=") {
                 Some(connect) => connect,
                 None => return text(StatusCode::BAD_REQUEST, "cf_connect is not percent-encoded text\n"),
             },
@@ -134,7 +135,15 @@ impl LiveDoor {
         let leftover = websocket::from_client(encoding, &first);
         let name = self.emulation.name();
         let address = connection.group().clone();
-        let info = ConnectionInfo { encoding, transport, deflate: None, headers, session: Some(name.clone()), address };
+        let info = ConnectionInfo {
+            encoding,
+            transport,
+            deflate: None,
+            headers,
+            session: Some(name.clone()),
+            address,
+            frame_pings: false,
+        };
         self.open(worker, leftover, info, None, None);
         let streaming = Streaming::new(gateway, transport, encoding, name, &self.emulation);
         let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
@@ -199,10 +208,10 @@ impl LiveDoor {
     }
 }
 
-/// Decodes the parameter `cf_connect` of a query; empty if absent, `None` if its encoding is
-/// invalid.
-fn connect_of(query: &str) -> Option<Vec<u8>> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("cf_connect=")).unwrap_or_default();
+/// Decodes the parameter of a query that begins with `name=`; empty if absent, `None` if its
+/// encoding is invalid.
+pub(super) fn parameter(query: &str, name: &str) -> Option<Vec<u8>> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)).unwrap_or_default();
     let mut out = Vec::with_capacity(value.len());
     let mut bytes = value.bytes();
     while let Some(byte) = bytes.next() {
@@ -234,8 +243,8 @@ pub(super) fn whole(bytes: Bytes) -> UnsyncBoxBody<Bytes, io::Error> {
     UnsyncBoxBody::new(Full::new(bytes).map_err(|never| match never {}))
 }
 
-pub(super) fn text(status: StatusCode, body: &'static str) -> Answer {
-    let mut response = Response::new(whole(Bytes::from_static(body.as_bytes())));
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(whole(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
@@ -247,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_connect_command_is_found_in_a_query() {
-        let found = |query: &str| connect_of(query).map(|found| String::from_utf8(found).expect("text"));
+        let found = |query: &str| parameter(query, "cf_connect=").map(|found| String::from_utf8(found).expect("text"));
         assert_eq!(found("a=b&cf_connect=%7B%22id%22%3A1+%7D&c=d").as_deref(), Some("{\"id\":1 }"));
         assert_eq!(found("").as_deref(), Some(""));
         assert_eq!(found("cf_connect=%7"), None);

@@ -11,8 +11,9 @@ use steadfast_flow::Ended;
 use steadfast_flow::stages::{self, Stage};
 
 use super::LiveDoor;
-use super::answer::{Answer, text, whole};
+use super::answer::{Answer, parameter, text, whole};
 use crate::api::ERROR_MODE;
+use crate::api::json::CallError;
 use crate::api::result::error_json;
 use crate::api::{Terms, durability};
 use crate::protocol::codes::{self, ClientError};
@@ -25,7 +26,7 @@ const API_WAIT: Duration = Duration::from_secs(5);
 
 impl LiveDoor {
     /// Reads and carries out an API request within the memory budget, or returns the answer to a
-    /// request that cannot be read.
+    /// request that cannot be read. An empty method means commands as lines.
     async fn carry_out(
         &self,
         method: &str,
@@ -42,7 +43,16 @@ impl LiveDoor {
         let body = self.body(body, API_BYTES_MAX).await?;
         stages::note(|stages| stages.add_received(body.len() as u64));
         permit.shrink_to(body.len() as u64);
-        Ok(self.api.call(method, terms, &body).await)
+        let called = match method {
+            "" => self.api.lines(terms, &body).await,
+            method => self.api.call(method, terms, &body).await,
+        };
+        match called {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(CallError::Error(error)) => Ok(Err(error)),
+            Err(CallError::NoMethod) => Err(text(StatusCode::NOT_FOUND, "no such method\n")),
+            Err(CallError::Malformed(why)) => Err(text(StatusCode::BAD_REQUEST, format!("bad request: {why}\n"))),
+        }
     }
 
     /// Answers an API request.
@@ -51,8 +61,14 @@ impl LiveDoor {
         let headers = request.headers();
         let given = headers.get("x-api-key").and_then(|key| key.to_str().ok());
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = given.or_else(|| bearer.and_then(|value| value.strip_prefix("apikey ")));
-        let known = !config.key.is_empty() && given.is_some_and(|given| same(given.as_bytes(), config.key.as_bytes()));
+        let given = given.or_else(|| {
+            let (scheme, key) = bearer?.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("apikey").then_some(key)
+        });
+        let query = request.uri().query().unwrap_or_default();
+        let key = parameter(query, "api_key=").filter(|_| given.is_none()).unwrap_or_default();
+        let given = given.map_or(&key[..], str::as_bytes);
+        let known = !config.key.is_empty() && same(given, config.key.as_bytes());
         if !known && !config.insecure {
             return text(StatusCode::UNAUTHORIZED, "send the key of http_api.key in X-API-Key\n");
         }

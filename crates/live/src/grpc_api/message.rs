@@ -174,6 +174,7 @@ messages! {
         num_users: u32 = [uint32, tag = "5"],
         num_channels: u32 = [uint32, tag = "6"],
         uptime: u32 = [uint32, tag = "7"],
+        num_subs: u32 = [uint32, tag = "10"],
     }
 
     InfoResult {
@@ -351,13 +352,14 @@ fn result(done: Done) -> Vec<u8> {
             ChannelsResult { channels: found.into_iter().map(one).collect() }.encode_to_vec()
         }
         Done::Info(nodes) => {
-            let node = |Info { name, version, clients, users, channels, uptime }| NodeResult {
+            let node = |Info { name, version, clients, users, channels, subs, uptime }| NodeResult {
                 uid: name.clone(),
                 name,
                 version,
                 num_clients: count(clients),
                 num_users: count(users),
                 num_channels: count(channels),
+                num_subs: count(subs),
                 uptime: u32::try_from(uptime).unwrap_or(u32::MAX),
             };
             InfoResult { nodes: nodes.into_iter().map(node).collect() }.encode_to_vec()

@@ -67,6 +67,8 @@ pub struct Opened {
 pub struct SubscriptionKind {
     /// The server tracks its position: a gap ends the session.
     pub positioned: bool,
+    /// It may recover missed publications.
+    pub recoverable: bool,
     /// It receives joins and leaves.
     pub join_leave: bool,
     /// Its own join and leave are sent to others.

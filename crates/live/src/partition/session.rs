@@ -43,12 +43,12 @@ pub(super) struct Session {
     pub(super) encoding: Encoding,
     pub(super) transport: Transport,
     pub(super) deflate: Option<Deflate>,
-    /// Headers of its request, until it is connected.
-    pub(super) headers: Option<Arc<HeaderMap>>,
-    /// Its name, if it has one, until it is connected.
-    pub(super) name: Option<Arc<str>>,
+    /// Headers of its request, and its name if it has one, until it is connected.
+    pub(super) request: (Option<Arc<HeaderMap>>, Option<Arc<str>>),
     /// Group of its address.
     pub(super) address: Arc<str>,
+    /// Whether its pings are frames of the WebSocket.
+    pub(super) frame_pings: bool,
     pub(super) identity: Option<Arc<SessionIdentity>>,
     /// Until it is connected: counts it among the unconnected sessions of its address.
     pub(super) unconnected: Option<Arc<Connection>>,
@@ -108,9 +108,9 @@ impl Session {
             encoding: opened.connection.encoding,
             transport: opened.connection.transport,
             deflate: opened.connection.deflate,
-            headers: opened.connection.headers,
-            name: opened.connection.session,
+            request: (opened.connection.headers, opened.connection.session),
             address: opened.connection.address,
+            frame_pings: opened.connection.frame_pings,
             identity: None,
             unconnected: opened.unconnected,
             reader: Reader::new(opened.connection.deflate.is_some()),
@@ -272,7 +272,7 @@ impl Session {
         self.commands = VecDeque::new();
         self.reader = Reader::new(false);
         self.rest = Vec::new();
-        (self.identity, self.headers, self.name) = (None, None, None);
+        (self.identity, self.request) = (None, (None, None));
         (self.unconnected, self._place) = (None, None);
     }
 }

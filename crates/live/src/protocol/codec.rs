@@ -128,7 +128,7 @@ pub fn ping(encoding: Encoding) -> &'static [u8] {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::message::{ConnectRequest, ConnectResult, Empty, Publication, SubscribeRequest, Subscribed};
+    use super::super::message::*;
     use super::*;
 
     const BOTH: [Encoding; 2] = [Encoding::Json, Encoding::Protobuf];
@@ -175,6 +175,62 @@ mod tests {
         let text =
             "{\"id\":3,\"publish\":{}}\n{\"push\":{\"channel\":\"c\",\"pub\":{\"data\":{\"x\":1},\"offset\":4}}}";
         assert_eq!(String::from_utf8_lossy(&out), text);
+    }
+
+    /// The fields of `client.proto` that Centrifugo writes even if they are empty.
+    #[test]
+    fn fields_without_omitempty_are_always_written() {
+        fn json<M: Default + serde::Serialize>() -> String {
+            serde_json::to_string(&M::default()).expect("JSON")
+        }
+        for (message, expected) in [
+            (json::<ClientInfo>(), r#"{"user":"","client":""}"#),
+            (json::<PresenceResult>(), r#"{"presence":{}}"#),
+            (json::<PresenceStatsResult>(), r#"{"num_clients":0,"num_users":0}"#),
+            (json::<HistoryResult>(), r#"{"publications":[],"epoch":"","offset":0}"#),
+            (json::<Reply>(), "{}"),
+            (json::<ErrorMessage>(), "{}"),
+            (json::<Push>(), "{}"),
+            (json::<Publication>(), "{}"),
+            (json::<Presence>(), "{}"),
+            (json::<Unsubscribe>(), "{}"),
+            (json::<Subscribe>(), "{}"),
+            (json::<SendRequest>(), "{}"),
+            (json::<Disconnect>(), "{}"),
+            (json::<Expiry>(), "{}"),
+            (json::<ConnectResult>(), "{}"),
+            (json::<RefreshResult>(), "{}"),
+            (json::<SubscribeResult>(), "{}"),
+            (json::<RpcResult>(), "{}"),
+            (json::<Empty>(), "{}"),
+        ] {
+            assert_eq!(message, expected);
+        }
+    }
+
+    #[test]
+    fn null_is_absent_in_every_field_but_data() {
+        let read = |name: &str, body: &str| {
+            let line = format!(r#"{{"id": 1, "{name}": {body}}}"#);
+            decode_commands(Encoding::Json, line.as_bytes(), 1).expect("valid").remove(0)
+        };
+        for (name, fields) in [
+            ("connect", "token subs name version headers flag"),
+            ("refresh", "token"),
+            ("sub_refresh", "channel token"),
+            ("subscribe", "channel token recover epoch offset positioned recoverable join_leave delta tf flag type"),
+            ("unsubscribe", "channel"),
+            ("publish", "channel"),
+            ("presence", "channel"),
+            ("history", "channel limit since reverse"),
+            ("rpc", "method"),
+        ] {
+            let nulls: Vec<String> = fields.split(' ').map(|field| format!(r#""{field}": null"#)).collect();
+            assert_eq!(read(name, &format!("{{{}}}", nulls.join(", "))), read(name, "{}"), "{name}");
+            assert_eq!(read(name, "null"), Command { id: 1, ..Command::default() }, "{name}");
+        }
+        let publish = read("publish", r#"{"data": null}"#).publish.expect("a publication");
+        assert_eq!(publish.data, b"null");
     }
 
     #[test]

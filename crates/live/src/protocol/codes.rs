@@ -130,6 +130,8 @@ pub const CONNECTION_LIMIT: Disconnected = ended(3504, "connection limit");
 pub const CHANNEL_LIMIT: Disconnected = ended(3505, "channel limit");
 /// The data is binary and the session uses JSON.
 pub const INAPPROPRIATE_PROTOCOL: Disconnected = ended(3506, "inappropriate protocol");
+/// The server does not have what the client uses.
+pub const DISCONNECT_NOT_AVAILABLE: Disconnected = ended(3508, "not available");
 /// The session is not permitted.
 pub const DISCONNECT_PERMISSION_DENIED: Disconnected = ended(3507, "permission denied");
 

@@ -1,70 +1,46 @@
 //! The messages of Centrifugo's client protocol, version 2, in both encodings from one definition.
 //!
 //! Names and field numbers are those of `client.proto` in github.com/centrifugal/protocol. In JSON,
-//! absent and default values are omitted, and `bytes` fields hold raw JSON.
+//! `null` means the default value, and `bytes` fields hold raw JSON.
 
 use std::collections::BTreeMap;
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-/// `bytes` fields in JSON: a raw JSON value, not Base64.
-mod raw {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
-    use serde_json::value::RawValue;
+use super::json::{by_channel, is_default, null_is_absent, raw};
 
-    pub fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
-        let mut text = std::str::from_utf8(bytes).map_err(ser::Error::custom)?.to_owned();
-        // A line break would end the message. JSON has line breaks only between tokens, where a
-        // space is equal.
-        if text.contains(['\n', '\r']) {
-            text = text.replace(['\n', '\r'], " ");
-        }
-        RawValue::from_string(text).map_err(ser::Error::custom)?.serialize(s)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
-        let value = Box::<RawValue>::deserialize(d).map_err(de::Error::custom)?;
-        // As in the reference server, `null` means no data.
-        if value.get() == "null" { Ok(Vec::new()) } else { Ok(value.get().as_bytes().to_vec()) }
-    }
-}
-
-/// A map in JSON and repeated entries in Protobuf, which has the same encoding for both.
-mod by_channel {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use super::{SubscribeResult, Subscribed};
-
-    pub fn serialize<S: Serializer>(subs: &[Subscribed], s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(subs.iter().map(|sub| (&sub.channel, &sub.result)))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Subscribed>, D::Error> {
-        let subs = BTreeMap::<String, SubscribeResult>::deserialize(d)?;
-        Ok(subs.into_iter().map(|(channel, result)| Subscribed { channel, result }).collect())
-    }
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
+/// Makes the messages of a list. A field is left out of JSON if it has its default value, except
+/// one marked `#[always]`: Centrifugo's tags of that field have no `omitempty`.
 macro_rules! messages {
-    ($($(#[doc = $doc:expr])* $name:ident { $($(#[doc = $field_doc:expr])* #[prost($($prost:tt)*)] $(#[serde($($serde:tt)*)])? $field:ident: $type:ty),* $(,)? })*) => {$(
+    ($($(#[doc = $doc:expr])* $name:ident { $($fields:tt)* })*) => {
+        $(message! { [$(#[doc = $doc])* $name] [] $($fields)* })*
+    };
+}
+
+macro_rules! message {
+    ([$(#[doc = $doc:expr])* $name:ident] [$($done:tt)*]) => {
         $(#[doc = $doc])*
         #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
         #[serde(default)]
-        pub struct $name {$(
-            $(#[doc = $field_doc])*
-            #[prost($($prost)*)]
-            #[serde(skip_serializing_if = "is_default")]
-            $(#[serde($($serde)*)])?
-            pub $field: $type,
-        )*}
-    )*};
+        pub struct $name { $($done)* }
+    };
+    ($head:tt [$($done:tt)*] $(#[doc = $doc:expr])* #[prost($($prost:tt)*)] #[always] $field:ident: $type:ty,
+     $($rest:tt)*) => {
+        message! { $head [$($done)* $(#[doc = $doc])* #[prost($($prost)*)]
+            #[serde(deserialize_with = "null_is_absent")] pub $field: $type,] $($rest)* }
+    };
+    ($head:tt [$($done:tt)*] $(#[doc = $doc:expr])* #[prost($($prost:tt)*)] #[serde($($serde:tt)*)]
+     $field:ident: $type:ty, $($rest:tt)*) => {
+        message! { $head [$($done)* $(#[doc = $doc])* #[prost($($prost)*)]
+            #[serde(skip_serializing_if = "is_default", $($serde)*)] pub $field: $type,] $($rest)* }
+    };
+    ($head:tt [$($done:tt)*] $(#[doc = $doc:expr])* #[prost($($prost:tt)*)] $field:ident: $type:ty,
+     $($rest:tt)*) => {
+        message! { $head [$($done)* $(#[doc = $doc])* #[prost($($prost)*)]
+            #[serde(skip_serializing_if = "is_default", deserialize_with = "null_is_absent")]
+            pub $field: $type,] $($rest)* }
+    };
 }
 
 messages! {
@@ -167,9 +143,9 @@ messages! {
     /// A session and its user.
     ClientInfo {
         /// The user ID.
-        #[prost(string, tag = "1")] user: String,
+        #[prost(string, tag = "1")] #[always] user: String,
         /// The client ID of the session.
-        #[prost(string, tag = "2")] client: String,
+        #[prost(string, tag = "2")] #[always] client: String,
         /// The `info` of the session from the back end.
         #[prost(bytes = "vec", tag = "3")] #[serde(with = "raw")] conn_info: Vec<u8>,
         /// The `info` of the subscription from the back end.
@@ -337,6 +313,8 @@ messages! {
         #[prost(message, optional, tag = "13")] tf: Option<FilterNode>,
         /// Capabilities of the client.
         #[prost(int64, tag = "14")] flag: i64,
+        /// The kind of subscription; 0: a stream, which is the only kind here.
+        #[prost(int32, tag = "15")] #[serde(rename = "type", deserialize_with = "null_is_absent")] kind: i32,
     }
 
     /// The result of a subscription.
@@ -392,15 +370,15 @@ messages! {
     /// The presence of a channel.
     PresenceResult {
         /// Sessions by client ID.
-        #[prost(btree_map = "string, message", tag = "1")] presence: BTreeMap<String, ClientInfo>,
+        #[prost(btree_map = "string, message", tag = "1")] #[always] presence: BTreeMap<String, ClientInfo>,
     }
 
     /// The number of subscribers.
     PresenceStatsResult {
         /// The number of sessions.
-        #[prost(uint32, tag = "1")] num_clients: u32,
+        #[prost(uint32, tag = "1")] #[always] num_clients: u32,
         /// The number of users.
-        #[prost(uint32, tag = "2")] num_users: u32,
+        #[prost(uint32, tag = "2")] #[always] num_users: u32,
     }
 
     /// A position in a channel.
@@ -426,11 +404,11 @@ messages! {
     /// The history of a channel.
     HistoryResult {
         /// The publications in the requested order.
-        #[prost(message, repeated, tag = "1")] publications: Vec<Publication>,
+        #[prost(message, repeated, tag = "1")] #[always] publications: Vec<Publication>,
         /// The epoch of the channel.
-        #[prost(string, tag = "2")] epoch: String,
+        #[prost(string, tag = "2")] #[always] epoch: String,
         /// The offset of the last publication.
-        #[prost(uint64, tag = "3")] offset: u64,
+        #[prost(uint64, tag = "3")] #[always] offset: u64,
     }
 
     /// A call of the back end.

@@ -2,6 +2,7 @@
 
 pub mod codec;
 pub mod codes;
+pub(crate) mod json;
 pub mod message;
 mod transport;
 

@@ -69,7 +69,7 @@ async fn tokens_need_the_configured_audience_and_issuer() {
         "subscription_token": {"enabled": true, "hmac_secret_key": "s", "audience": "live", "issuer": "us"}}"#;
     for client in [token, own] {
         let node = node_of(client).await;
-        let refused = [-3500, -3500, 103, 103];
+        let refused = [-3500, -3500, 103, -3500];
         assert_eq!(everywhere(&node, &good).await, [0; 4]);
         assert_eq!(everywhere(&node, &with(&good, &json!({"aud": ["other", "live"]}))).await, [0; 4]);
         for aud in [
@@ -119,7 +119,7 @@ async fn times_are_numbers_or_strings_and_decide_about_reconnects() {
         assert_eq!(everywhere(&node, &over).await, [109, -3005, 109, 0], "{over}");
     }
     for wrong in [json!({"exp": true}), json!({"exp": "soon"}), json!({"nbf": []}), json!({"exp": "NaN"})] {
-        assert_eq!(everywhere(&node, &wrong).await, [-3500, -3500, 103, 103], "{wrong}");
+        assert_eq!(everywhere(&node, &wrong).await, [-3500, -3500, 103, -3500], "{wrong}");
     }
     // A subscription whose new token has expired is ended, so that its client subscribes again with
     // another one.
@@ -222,6 +222,11 @@ async fn a_subscription_follows_its_token() {
     assert_eq!(code(subscribes(&node, &ann(), &named(&own)).await), 0);
     assert_eq!(code(subscribes(&node, &ann(), &named(&other)).await), -3500);
     assert_eq!(code(sub_refreshes(&node, &ann(), &named(&other)).await), -3500);
+    for wrong in [json!({"sub": "bob"}), json!({"channel": "d"}), json!({"sub": null}), json!({"channel": null})] {
+        let wrong = with(&claims, &wrong);
+        assert_eq!(code(subscribes(&node, &ann(), &wrong).await), -3500, "{wrong}");
+        assert_eq!(code(sub_refreshes(&node, &ann(), &wrong).await), -3500, "{wrong}");
+    }
     messages(&node);
     let more = json!({"info": {"n": 2}, "client": own});
     assert_eq!(code(sub_refreshes(&node, &ann(), &with(&claims, &more)).await), 0);

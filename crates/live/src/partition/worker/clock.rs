@@ -138,7 +138,10 @@ impl Worker {
         let pong_ms = self.bounds.pong_ms;
         let Some(session) = self.marked(mark) else { return false };
         let due = session.pinged(now + pong_ms);
-        let frame = websocket::message(session.encoding, ping(session.encoding));
+        let frame = match session.frame_pings {
+            true => websocket::ping(),
+            false => websocket::message(session.encoding, ping(session.encoding)),
+        };
         self.pongs.extend(due.map(|due| (due, mark)));
         self.send(slot, &frame);
         true

@@ -15,7 +15,7 @@ use crate::partition::{CommandSource, QueuedCommand};
 use crate::protocol::Malformed;
 use crate::protocol::codec::encode_reply;
 use crate::protocol::codes;
-use crate::protocol::message::{Command, Reply};
+use crate::protocol::message::Reply;
 use crate::session::ConnectionInfo;
 use crate::websocket;
 
@@ -99,7 +99,7 @@ impl Worker {
             for queued in &mut commands {
                 queued.subscriptions = session.subscriptions.len();
                 queued.over_rate = queued.command.publish.is_some() && !session.may_publish(now, rate);
-                let channel = channel_of(&queued.command);
+                let channel = queued.command.channel();
                 let found = session.subscriptions.iter().find(|s| channel == Some(&*s.channel));
                 queued.subscribed = found.map(|subscription| subscription.kind.server_side);
             }
@@ -108,9 +108,11 @@ impl Worker {
                 Some(identity) => CommandSource::Known(identity.clone()),
                 None => {
                     let (encoding, transport, deflate) = (session.encoding, session.transport, session.deflate);
-                    let (headers, name) = (session.headers.take(), session.name.take());
-                    let address = session.address.clone();
-                    CommandSource::New(ConnectionInfo { encoding, transport, deflate, headers, session: name, address })
+                    let (headers, name) = std::mem::take(&mut session.request);
+                    let (address, frame_pings) = (session.address.clone(), session.frame_pings);
+                    let info =
+                        ConnectionInfo { encoding, transport, deflate, headers, session: name, address, frame_pings };
+                    CommandSource::New(info)
                 }
             };
             self.hub.carry_out(id, source, commands);
@@ -205,18 +207,4 @@ impl Worker {
             }
         }
     }
-}
-
-/// The channel of a command.
-fn channel_of(command: &Command) -> Option<&str> {
-    command
-        .subscribe
-        .as_ref()
-        .map(|r| &*r.channel)
-        .or_else(|| command.unsubscribe.as_ref().map(|r| &*r.channel))
-        .or_else(|| command.publish.as_ref().map(|r| &*r.channel))
-        .or_else(|| command.presence.as_ref().map(|r| &*r.channel))
-        .or_else(|| command.presence_stats.as_ref().map(|r| &*r.channel))
-        .or_else(|| command.history.as_ref().map(|r| &*r.channel))
-        .or_else(|| command.sub_refresh.as_ref().map(|r| &*r.channel))
 }
