@@ -296,7 +296,7 @@ def closed_with(sock):
     (frame(b"not json"), 3501),
     (frame(b'{"id":1,"publish":{"channel":"a","data":1}}'), 3501),
     (frame(b'{"id":1,"connect":{"token":"x"}}'), 3500),
-    (frame(b'{"id":1,"connect":{}}'), 3500),
+    (frame(b'{"id":1,"connect":{}}'), 3501),
     (b"\x81\x01x", 1002),
     (b"\xf1\x81\0\0\0\0x", 1002),
     (b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", 1009),

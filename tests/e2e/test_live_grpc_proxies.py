@@ -181,7 +181,7 @@ def test_refusals_of_the_back_end_reach_the_client_unchanged(live, back_end):
         # No result: an anonymous user, who needs a token.
         back_end.answers["Connect"] = {}
         _, events = await connected(live, False)
-        assert (await next_of(events.disconnected)).code == 3500
+        assert (await next_of(events.disconnected)).code == 3501
         back_end.answers["Connect"] = {"result": {"user": "ann"}}
         client, events = await connected(live, False)
         await next_of(events.connected)

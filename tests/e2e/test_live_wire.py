@@ -1,7 +1,9 @@
 """Answers of the live door byte by byte, against recorded ones of Centrifugo 6.9.1."""
 
 import json
+import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -77,6 +79,17 @@ def test_commands_as_lines(live):
     assert post(live, "/api", "{}", **{"X-API-Key": "other"})[0] == 401
 
 
+def opened(server, headers):
+    """A WebSocket, and the head of the answer."""
+    sock = socket.create_connection(("127.0.0.1", server.live_port), timeout=DEADLINE_S)
+    sock.sendall(("GET /connection/websocket HTTP/1.1\r\nHost: live\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                  f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{headers}\r\n").encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += sock.recv(4096)
+    return sock, answer.decode()
+
+
 def replies_of(sock):
     for replies in messages_of(sock):
         yield from replies
@@ -123,3 +136,37 @@ def test_ping_frames_replace_the_pings_of_the_protocol(make_server, tmp_path):
         assert piece, received
         received += piece
     sock.close()
+
+
+def test_a_unidirectional_websocket_connects_by_its_query(make_server, tmp_path):
+    server = live_server(make_server, tmp_path, {**CONFIG, "uni_websocket": {"enabled": True}})
+    connect = urllib.parse.quote(json.dumps({"token": token(), "subs": {"passing:news": {}, "$no": {}}}))
+    sock, status = handshake(server, query=f"?cf_connect={connect}", path="/connection/uni_websocket")
+    assert status == b"101"
+    connected = next(replies_of(sock))["connect"]
+    assert list(connected["subs"]) == ["passing:news"] and connected["session"]
+    sock.close()
+    assert handshake(server, query="?cf_connect=%zz", path="/connection/uni_websocket")[1] == b"400"
+
+
+@pytest.mark.parametrize("offered, selected", [
+    ("centrifuge-json", "centrifuge-json"), ("centrifuge-protobuf, centrifuge-json", "centrifuge-json"),
+    ("centrifuge-protobuf", "centrifuge-protobuf"), ("other", None),
+])
+def test_the_subprotocol_of_the_client_is_confirmed(live, offered, selected):
+    """A browser closes a WebSocket whose subprotocol the server does not confirm."""
+    sock, answer = opened(live, f"Sec-WebSocket-Protocol: {offered}\r\n")
+    lines = dict(line.split(": ", 1) for line in answer.lower().split("\r\n")[1:] if line)
+    assert lines.get("sec-websocket-protocol") == selected
+    sock.close()
+
+
+def test_the_close_of_a_client_is_confirmed(live):
+    sock, _ = handshake(live)
+    sock.sendall(frame(json.dumps({"id": 1, "connect": {"token": token()}}).encode()))
+    next(replies_of(sock))
+    sock.sendall(frame(b"\x03\xe8", opcode=8))
+    received = b""
+    while piece := sock.recv(4096):
+        received += piece
+    assert received.endswith(b"\x88\x02\x03\xe8")

@@ -242,7 +242,7 @@ impl LiveDoor {
     }
 
     /// Serves HTTP requests of a connection. If it becomes a WebSocket, returns the connection and
-    /// the bytes after its handshake. An idle connection is closed while the port is full.
+    /// the bytes to read from it first. An idle connection is closed while the port is full.
     async fn http<T>(
         &self,
         client: T,
@@ -286,8 +286,9 @@ impl LiveDoor {
                 return None;
             }
         };
-        let upgraded = upgraded.lock().take()?;
-        Some((parts.io.into_inner(), parts.read_buf.to_vec(), upgraded))
+        let (upgraded, mut leftover) = upgraded.lock().take()?;
+        leftover.extend_from_slice(&parts.read_buf);
+        Some((parts.io.into_inner(), leftover, upgraded))
     }
 
     /// Passes a session to the worker with the fewest sessions.

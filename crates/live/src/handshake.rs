@@ -19,6 +19,7 @@ use crate::websocket;
 pub(crate) const PATH: &str = "/connection/websocket";
 
 const PROTOBUF: &str = "centrifuge-protobuf";
+const JSON: &str = "centrifuge-json";
 
 /// Maximum size in bytes of a request for the fast path; browsers and SDKs send some hundred.
 const FAST_BYTES_MAX: usize = 2048;
@@ -58,10 +59,12 @@ pub(crate) fn agree<B>(
     if !origin_allowed(node, headers) {
         return Err(Refusal::Origin);
     }
-    let protobuf_requested = has_token(header::SEC_WEBSOCKET_PROTOCOL, PROTOBUF);
+    // Of several, the first in this order.
+    let requested = [JSON, PROTOBUF].into_iter().find(|name| has_token(header::SEC_WEBSOCKET_PROTOCOL, name));
+    let requested = requested.filter(|_| !transport.is_unidirectional());
     let query = request.uri().query().unwrap_or_default();
     let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
-    let protobuf = (protobuf_requested || format) && !transport.is_unidirectional();
+    let protobuf = (requested == Some(PROTOBUF) || format) && !transport.is_unidirectional();
     let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
     // For tools that do not answer pings of the protocol.
     let frame_pings =
@@ -79,8 +82,8 @@ pub(crate) fn agree<B>(
     if let Some(agreed) = agreed {
         answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(agreed));
     }
-    if protobuf_requested {
-        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
+    if let Some(requested) = requested {
+        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(requested));
     }
     let (headers, address) = (node.proxies.kept(headers), address.clone());
     Ok((ConnectionInfo { encoding, transport, deflate, headers, session: None, address, frame_pings }, answer))

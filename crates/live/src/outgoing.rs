@@ -153,8 +153,9 @@ pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: 
     if let Some(base) = base {
         let delta = fossil::create(base, &publication.data);
         // A delta that cuts a character is not UTF-8, which JSON needs: send the whole data
-        // instead.
-        if encoding != Encoding::Json || std::str::from_utf8(&delta).is_ok() {
+        // instead, and also where it is no longer than the delta.
+        let fits = encoding != Encoding::Json || std::str::from_utf8(&delta).is_ok();
+        if fits && delta.len() < publication.data.len() {
             publication.data = delta;
             publication.delta = true;
         }
@@ -249,6 +250,14 @@ mod tests {
         assert!(
             second.frame(Encoding::Protobuf, Form::Whole, None) == second.frame(Encoding::Protobuf, Form::Plain, None)
         );
+    }
+
+    #[test]
+    fn a_delta_that_is_no_shorter_is_sent_whole() {
+        let second = outgoing(b"\"zz\"", Some(outgoing(b"[1]", None)));
+        for encoding in Encoding::ALL {
+            assert_eq!(second.frame(encoding, Form::Delta, None), second.frame(encoding, Form::Whole, None));
+        }
     }
 
     #[test]

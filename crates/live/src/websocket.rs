@@ -99,6 +99,11 @@ pub fn close(code: u16, reason: &str) -> Bytes {
     frame(CLOSE, &payload)
 }
 
+/// The answer to a close frame of the client.
+pub fn closed() -> Bytes {
+    close(1000, "")
+}
+
 /// A transport ping.
 pub fn ping() -> Bytes {
     frame(PING, b"")

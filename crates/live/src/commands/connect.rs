@@ -40,6 +40,8 @@ struct Admitted {
     subs: BTreeMap<String, SubscribeOptions>,
     /// The subscriptions that a token requests.
     token_channels: BTreeSet<String>,
+    /// The back end decides alone which subscriptions the session begins with.
+    by_proxy: bool,
 }
 
 /// The subscriptions that are made together with a session.
@@ -130,10 +132,11 @@ impl Node {
                     lasts: ttl(None, Some(i64::try_from(reply.expire_at).unwrap_or(i64::MAX)), now_s)?,
                     subs,
                     token_channels: BTreeSet::new(),
+                    by_proxy: true,
                 });
             }
             if !client.insecure && !client.allow_anonymous_connect_without_token {
-                return Err(Refused::End(codes::INVALID_TOKEN));
+                return Err(Refused::End(codes::BAD_PROTOCOL));
             }
             return Ok(Admitted::default());
         };
@@ -147,6 +150,7 @@ impl Node {
             meta: claims.meta,
             token_channels: subs.keys().cloned().collect(),
             subs,
+            by_proxy: false,
         })
     }
 
@@ -175,7 +179,10 @@ impl Node {
             Some(admitted) => admitted,
             None => self.admit(&identity, &request, key.as_deref()).await?,
         };
-        let Admitted { user, info, data, meta, lasts, mut subs, token_channels } = admitted;
+        let Admitted { user, info, data, meta, lasts, mut subs, token_channels, by_proxy } = admitted;
+        if !by_proxy {
+            self.add_requested(&user, &request, &mut subs)?;
+        }
         (identity.user, identity.token_channels) = (user, token_channels);
         identity.learn(info, meta);
         let identity = Arc::new(identity);
@@ -184,6 +191,10 @@ impl Node {
         }
         if let Some(personal) = self.config.personal_channel(&identity.user) {
             subs.entry(personal).or_default();
+        }
+        if (1..subs.len()).contains(&self.config.client.channel_limit) {
+            self.exit(session, &identity);
+            return Err(Refused::End(codes::CHANNEL_LIMIT));
         }
         let now_ms = self.env.wall_ms();
         // Where the back end extends sessions, the client must not refresh.
@@ -215,6 +226,24 @@ impl Node {
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
         self.to(session, SessionMessage::Connected { identity, expires_ms, reply, subscribed, permits });
+        Ok(())
+    }
+
+    /// Adds the channels of the connect request to which the client may subscribe. Unidirectional
+    /// clients have no other way to ask for channels.
+    fn add_requested(
+        &self,
+        user: &str,
+        request: &ConnectRequest,
+        subs: &mut BTreeMap<String, SubscribeOptions>,
+    ) -> Result<(), Refused> {
+        for channel in request.subs.keys() {
+            let options = self.config.namespace_of(channel).ok_or(Refused::End(codes::BAD_PROTOCOL))?;
+            let decides = self.named(channel).is_ok() && !options.subscribe_proxy_enabled && !self.is_private(channel);
+            if decides && self.permits(options, channel, user) {
+                subs.entry(channel.clone()).or_default();
+            }
+        }
         Ok(())
     }
 

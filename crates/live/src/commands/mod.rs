@@ -166,7 +166,7 @@ impl Node {
     /// disk read.
     fn is_quick(&self, command: &Command) -> bool {
         if let Some(connect) = &command.connect {
-            connect.token.is_empty() && self.proxies.of(ProxyEvent::Connect, "").is_none()
+            connect.token.is_empty() && connect.subs.is_empty() && self.proxies.of(ProxyEvent::Connect, "").is_none()
         } else if let Some(subscribe) = &command.subscribe {
             subscribe.token.is_empty() && self.is_in_use(&subscribe.channel) && self.decides(&subscribe.channel)
         } else if let Some(publish) = &command.publish {

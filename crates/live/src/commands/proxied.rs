@@ -96,6 +96,9 @@ impl Node {
 
     /// Sends an RPC to the back end.
     pub(super) async fn ask_rpc(&self, identity: &SessionIdentity, request: &RpcRequest) -> Result<RpcResult, Refused> {
+        if !self.proxies.has(ProxyEvent::Rpc) {
+            return Err(codes::NOT_AVAILABLE.into());
+        }
         let namespace = self.config.rpc.namespace_of(&request.method).ok_or(codes::METHOD_NOT_FOUND)?;
         let proxy = self.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);
         let proxy = proxy.ok_or(codes::NOT_AVAILABLE)?;

@@ -61,13 +61,9 @@ impl Node {
         if !request.token.is_empty() {
             return self.subscribe_token(caller, &request.channel, &request.token).await;
         }
-        let private = &self.config.channel.private_prefix;
-        let denied = Err(codes::PERMISSION_DENIED.into());
-        let is_private = !private.is_empty() && request.channel.starts_with(private.as_str());
         let user = &caller.identity.user;
-        // A channel whose name lists its users permits exactly those, without asking the back end.
-        let named = self.config.names_user(&request.channel, user).filter(|_| options.allow_user_limited_channels);
-        if options.subscribe_proxy_enabled && !is_private && named.is_none() {
+        let is_private = self.is_private(&request.channel);
+        if options.subscribe_proxy_enabled && !is_private && self.users_of(options, &request.channel, user).is_none() {
             let terms = self.ask_subscribe(caller.identity, options, request).await?;
             let (info, data) = (terms.info()?, terms.data()?);
             let now_ms = self.env.wall_ms();
@@ -77,14 +73,27 @@ impl Node {
             };
             return Ok(SubscribeGrant { lasts, info, data, terms });
         }
-        if self.config.client.insecure {
-            return Ok(SubscribeGrant::default());
-        }
-        if is_private {
-            return denied;
-        }
-        let allowed = named.unwrap_or_else(|| options.subscribe_permission().is_granted_to(user, false));
-        if allowed { Ok(SubscribeGrant::default()) } else { denied }
+        let allowed = self.config.client.insecure || !is_private && self.permits(options, &request.channel, user);
+        if allowed { Ok(SubscribeGrant::default()) } else { Err(codes::PERMISSION_DENIED.into()) }
+    }
+
+    /// Whether a channel needs a token.
+    pub(super) fn is_private(&self, channel: &str) -> bool {
+        let prefix = &self.config.channel.private_prefix;
+        !prefix.is_empty() && channel.starts_with(prefix.as_str())
+    }
+
+    /// Whether the name of a channel lists the user; `None` if it lists no users. It permits
+    /// exactly those, without asking the back end.
+    fn users_of(&self, options: &NamespaceOptions, channel: &str, user: &str) -> Option<bool> {
+        self.config.names_user(channel, user).filter(|_| options.allow_user_limited_channels)
+    }
+
+    /// Whether a user may subscribe to a channel that needs no token.
+    pub(super) fn permits(&self, options: &NamespaceOptions, channel: &str, user: &str) -> bool {
+        let listed = self.users_of(options, channel, user);
+        let granted = || options.subscribe_permission().is_granted_to(user, false);
+        self.config.client.insecure || listed.unwrap_or_else(granted)
     }
 
     async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<SubscribeGrant, Refused> {

@@ -28,11 +28,12 @@ const PATHS: &str = "supported paths: /connection/websocket, /connection/http_st
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 impl LiveDoor {
-    /// Answers a request. A WebSocket handshake puts its connection into `upgraded`.
+    /// Answers a request. A WebSocket handshake puts its connection into `upgraded`, and the first
+    /// message of a unidirectional client if the query has it.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
-        upgraded: &Mutex<Option<ConnectionInfo>>,
+        upgraded: &Mutex<Option<(ConnectionInfo, Vec<u8>)>>,
         connection: &Connection,
     ) -> Answer {
         let path = request.uri().path();
@@ -180,12 +181,20 @@ impl LiveDoor {
         &self,
         request: &Request<Incoming>,
         transport: Transport,
-        upgraded: &Mutex<Option<ConnectionInfo>>,
+        upgraded: &Mutex<Option<(ConnectionInfo, Vec<u8>)>>,
         connection: &Connection,
     ) -> Answer {
         match handshake::agree(&self.node, request, transport, connection.group()) {
             Ok((info, headers)) => {
-                *upgraded.lock() = Some(info);
+                let query = request.uri().query().filter(|_| transport == Transport::UniWebSocket);
+                let Some(connect) = parameter(query.unwrap_or_default(), "cf_connect=") else {
+                    return text(StatusCode::BAD_REQUEST, "cf_connect is not percent-encoded text\n");
+                };
+                let first = match connect.is_empty() {
+                    true => Vec::new(),
+                    false => websocket::from_client(Encoding::Json, &connect),
+                };
+                *upgraded.lock() = Some((info, first));
                 let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
                 *response.headers_mut() = headers;
                 response

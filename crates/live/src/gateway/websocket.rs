@@ -102,10 +102,7 @@ pub(crate) async fn unidirectional(
                     }
                 }
                 Incoming::Ping(payload) => to.write_all(&websocket::pong(&payload)).await?,
-                Incoming::Close => {
-                    let why = codes::CONNECTION_CLOSED;
-                    return to.write_all(&websocket::close(why.code, &why.reason)).await;
-                }
+                Incoming::Close => return to.write_all(&websocket::closed()).await,
             }
         }
         if let Err(violation) = fed {

@@ -145,6 +145,11 @@ impl Proxies {
         self.by.get(&event)?.get(name_of(name))
     }
 
+    /// Whether there is any proxy for an event.
+    pub(crate) fn has(&self, event: ProxyEvent) -> bool {
+        self.by.contains_key(&event)
+    }
+
     /// The headers of an HTTP request that a session keeps; `None` if there are none, which is
     /// usual.
     pub(crate) fn kept(&self, headers: &HeaderMap) -> Option<std::sync::Arc<HeaderMap>> {

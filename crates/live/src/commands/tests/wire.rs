@@ -72,7 +72,7 @@ async fn errors_and_disconnects_have_centrifugos_codes() {
         (subscribe(SubscribeRequest { token: signed(&json!({"sub": "ann", "channel": "d"})), ..to("c") }), -3500),
         (rpc("np:x"), 108),
         (rpc("x"), 108),
-        (rpc("no:x"), 104),
+        (rpc("no:x"), 108),
         (Command { send: Some(SendRequest::default()), ..Command::default() }, -3508),
         (Command { refresh: Some(RefreshRequest::default()), ..Command::default() }, -3501),
         (sub_refresh(""), 103),
@@ -89,6 +89,17 @@ async fn errors_and_disconnects_have_centrifugos_codes() {
     ] {
         let what = format!("{command:?}");
         assert_eq!(outcome(&node, "ann", command, Some(false)).await, expected, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_method_differs_from_one_without_a_back_end() {
+    let config = r#"{"rpc": {"proxy": {"endpoint": "http://127.0.0.1:1/"}, "namespaces": [{"name": "np"}],
+        "without_namespace": {"proxy_enabled": true}}}"#;
+    let node = node_with(config).await;
+    for (method, expected) in [("np:x", 108), ("no:x", 104), ("x", 100)] {
+        let rpc = Some(RpcRequest { method: method.into(), ..RpcRequest::default() });
+        assert_eq!(outcome(&node, "ann", Command { rpc, ..Command::default() }, None).await, expected, "{method}");
     }
 }
 
@@ -218,4 +229,41 @@ async fn a_refreshed_session_gets_only_its_expiry() {
     let [SessionMessage::Refreshed { reply: Some(reply), .. }] = &found[..] else { panic!("a refresh") };
     let refresh = reply.refresh.as_ref().expect("the result");
     assert!(refresh.client.is_empty() && refresh.version.is_empty() && refresh.expires && refresh.ttl > 0);
+}
+
+#[tokio::test]
+async fn a_connect_request_names_channels_to_begin_with() {
+    let config = r##"{"client": {"allow_anonymous_connect_without_token": true, "token": {"hmac_secret_key": "s"}, "channel_limit": 3},
+        "channel": {"without_namespace": {"allow_subscribe_for_client": true, "allow_user_limited_channels": true},
+        "namespaces": [{"name": "open", "allow_subscribe_for_client": true, "allow_subscribe_for_anonymous": true}, {"name": "closed"}]}}"##;
+    let node = node_with(config).await;
+    let connect = async |token: &str, channels: &str| {
+        let subs = channels.split(' ').map(|channel| (channel.to_owned(), SubscribeRequest::default())).collect();
+        let request = ConnectRequest { token: token.to_owned(), subs, ..ConnectRequest::default() };
+        let outcome = code(node.connect(SESSION, connection(), 1, request).await);
+        let connected = messages(&node).into_iter().find_map(|message| match message {
+            SessionMessage::Connected { reply, .. } => reply.connect,
+            _ => None,
+        });
+        let subs = connected.map(|result| result.subs.into_iter().map(|one| one.channel).collect::<Vec<_>>());
+        (outcome, subs.unwrap_or_default().join(" "))
+    };
+    let ann = signed(&json!({"sub": "ann", "channels": ["closed:own"]}));
+    for (token, channels, expected) in [
+        ("", "a open:a closed:a a#ann", "open:a"),
+        (ann.as_str(), "a closed:a $a a#bob \u{e9}", "a closed:own"),
+        (ann.as_str(), "a#ann closed:own", "a#ann closed:own"),
+    ] {
+        assert_eq!(connect(token, channels).await, (0, expected.into()), "{channels}");
+    }
+    assert_eq!(connect("", "no:such").await.0, -3501);
+    assert_eq!(connect(&ann, "a b c").await.0, -3505);
+    assert_eq!(connect(&ann, "a b").await.1, "a b closed:own");
+}
+
+#[tokio::test]
+async fn a_session_without_credentials_is_a_bad_request() {
+    let node = node_with(CONFIG).await;
+    assert_eq!(code(connect(&node, "").await), -3501);
+    assert_eq!(code(connect(&node, "no token").await), -3500);
 }

@@ -231,7 +231,11 @@ impl Worker {
             self.ends.remove(&(due, (slot, session.generation)));
         }
         if let Some(why) = &why {
-            session.close(websocket::close(why.code, &why.reason), *why == codes::SLOW);
+            let frame = match *why == codes::CONNECTION_CLOSED {
+                true => websocket::closed(),
+                false => websocket::close(why.code, &why.reason),
+            };
+            session.close(frame, *why == codes::SLOW);
         }
         let waits = why.is_some() && session.flush() == Ok(()) && session.is_waiting();
         // An error is harmless: the descriptor is closed soon.
