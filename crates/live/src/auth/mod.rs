@@ -21,7 +21,7 @@ use crate::config::LiveConfigError;
 use crate::metrics::ProxyStatus;
 use crate::options::{Overrides, SubscribeOptions};
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::json::null_is_absent;
+use crate::protocol::json::{null_is_absent, null_values_are_absent};
 
 use self::jwks::Jwks;
 use crate::config::auth::TokenConfig;
@@ -86,7 +86,7 @@ pub struct ConnectClaims {
     #[serde(default, deserialize_with = "null_is_absent")]
     pub channels: Vec<String>,
     /// Server-side subscriptions with options.
-    #[serde(default, deserialize_with = "null_is_absent")]
+    #[serde(default, deserialize_with = "null_values_are_absent")]
     pub(crate) subs: BTreeMap<String, SubscribeOptions>,
     /// Metadata of the session, for the back end only.
     pub meta: Option<Box<RawValue>>,

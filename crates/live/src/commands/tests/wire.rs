@@ -248,7 +248,7 @@ async fn a_connect_request_names_channels_to_begin_with() {
         let subs = connected.map(|result| result.subs.into_iter().map(|one| one.channel).collect::<Vec<_>>());
         (outcome, subs.unwrap_or_default().join(" "))
     };
-    let ann = signed(&json!({"sub": "ann", "channels": ["closed:own"]}));
+    let ann = signed(&json!({"sub": "ann", "channels": null, "subs": {"closed:own": null}}));
     for (token, channels, expected) in [
         ("", "a open:a closed:a a#ann", "open:a"),
         (ann.as_str(), "a closed:a $a a#bob \u{e9}", "a closed:own"),
