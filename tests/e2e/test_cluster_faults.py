@@ -204,7 +204,7 @@ def publish_batches(address, port, ending, reports):
         commands = [{"publish": {"channel": BUSY[(count + place) % len(BUSY)], "data": {"n": [count + place, now], "p": padding}}}
                     for place in range(BATCH)]
         connection.request("POST", "/api/batch", json.dumps({"commands": commands, "parallel": True}), {"X-API-Key": API_KEY})
-        replies = json.loads(connection.getresponse().read())["result"]["replies"]
+        replies = json.loads(connection.getresponse().read())["replies"]
         refused += sum("error" in reply for reply in replies)
         count += BATCH
     reports.put((count, time.monotonic() - begin, refused))

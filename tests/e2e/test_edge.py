@@ -366,3 +366,16 @@ def test_versions_without_tags_and_times_have_different_tags(make_edge, origin):
         tags.add(got["ETag"])
         time.sleep(1.1)
     assert len(tags) == 2
+
+
+def test_a_tag_of_the_origin_with_characters_of_xml(make_edge, origin):
+    """The tag is any text of the origin; listings stay well-formed."""
+    for number, tag in enumerate(['"a&b<c>"', 'W/"<![CDATA["', '"&amp;"']):
+        origin.put(f"k{number}", 10, etag=tag)
+    edge = make_edge(fresh="forever")
+    s3 = edge.s3()
+    for number in range(3):
+        body(s3.get_object(Bucket="media", Key=f"k{number}"))
+    wait.until(lambda: s3.list_objects_v2(Bucket="media")["KeyCount"] == 3, 30, "three stored objects")
+    tags = [entry["ETag"] for entry in s3.list_objects_v2(Bucket="media")["Contents"]]
+    assert tags == ['"a&b<c>"', '"<![CDATA["', '"&amp;"'], tags

@@ -400,8 +400,9 @@ def test_a_filter_selects_publications(live):
 
 def test_a_mistake_in_the_configuration_is_named(make_server, tmp_path):
     config = tmp_path / "live.json"
-    config.write_text(json.dumps({"channel": {"without_namespace": {"presense": True}}}))
+    config.write_text(json.dumps({"channel": {"without_namespace": {"presence": "perhaps"}}}))
     server = make_server(start=False, args=["--live-listen", "127.0.0.1:0", "--live-config", str(config)])
     server.start(wait_ready=False)
     assert server.process.wait(DEADLINE_S) == 1
-    assert "presense" in server.log() and "live.json" in server.log()
+    assert "channel.without_namespace.presence: expected true or false" in server.log()
+    assert "live.json" in server.log()

@@ -287,7 +287,6 @@ def test_configuration_errors_stop_the_start(live, tmp_path):
     output = failing(tmp_path, {"enabled": True, "key": "k", "port": port}, live_listen=f"127.0.0.1:{port}")
     assert f"another port of this server is {port} too" in output
     assert "grpc_api.key" in failing(tmp_path, {"enabled": True, "port": 0})
-    assert "reflection" in failing(tmp_path, {**enabled, "reflection": True})
     assert "grpc_api.tls.cert_pem" in failing(tmp_path, {**enabled, "tls": {"enabled": True}})
     assert "set live.listen" in failing(tmp_path, enabled, live_listen="")
     assert "uni_grpc" in failing(tmp_path, enabled, uni_grpc={"enabled": True})

@@ -127,7 +127,7 @@ def test_verification_can_be_turned_off(asking, client_certificate):
 
 
 @pytest.mark.parametrize("tls, reason", [
-    ({"client_ca_pem": "x"}, "client_ca_pem"),
+    ({"server_ca_pem": "x"}, "server_ca_pem"),
     ({"cert_pem": "gone.pem", "key_pem": "gone.key", "insecure_skip_verify": True}, "gone.pem"),
     ({"endpoint": "http://127.0.0.1:1/", "insecure_skip_verify": True}, "does not begin with https://"),
 ])

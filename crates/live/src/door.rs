@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
 use crate::commands::NodeHub;
+use crate::config::{Endpoint, PortKind};
 use crate::gateway::{self, Emulation, Stalling};
 use crate::handshake;
 use crate::node::Node;
@@ -71,6 +72,8 @@ pub struct LiveDoor {
     pub(crate) node: Arc<Node>,
     pub(crate) api: Arc<Api>,
     emulation: Arc<Emulation>,
+    /// The endpoints of the port, with their paths.
+    endpoints: Arc<[(Endpoint, String)]>,
     pub(crate) options: DoorOptions,
     /// Connections without a connected session.
     unconnected: Connections,
@@ -112,8 +115,22 @@ impl LiveDoor {
         let connections = usize::try_from(node.connections.status().limit).unwrap_or(usize::MAX);
         let unconnected =
             Connections::new(connections.saturating_mul(options.address_share).div_ceil(100), node.env.clone());
-        let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node, unconnected };
+        let endpoints = node.config.endpoints(PortKind::External).into();
+        let api = Arc::new(Api::new(node.clone()));
+        let door = Self { api, emulation, endpoints, options, node, unconnected };
         Ok((door.clone(), Workers { node: door.node, threads }))
+    }
+
+    /// The door of the internal port: the server API and `/health` for back ends.
+    #[must_use]
+    pub fn internal(&self, tls: Option<TlsAcceptor>) -> Self {
+        let options = DoorOptions { tls, ..self.options.clone() };
+        Self { endpoints: self.node.config.endpoints(PortKind::Internal).into(), options, ..self.clone() }
+    }
+
+    /// The path of an endpoint; `None` if the port does not have it.
+    fn path_of(&self, endpoint: Endpoint) -> Option<&str> {
+        self.endpoints.iter().find(|(found, _)| *found == endpoint).map(|(_, path)| path.as_str())
     }
 
     /// Accepts connections until `stop` is set.
@@ -182,10 +199,9 @@ impl LiveDoor {
             return tracing::debug!(%peer, "connection refused: its address has too many connections without a session");
         };
         let connection = Arc::new(connection);
-        let fast = if self.options.tls.is_none() {
-            handshake::fast(&self.node, &socket, connection.group())
-        } else {
-            Ok(None)
+        let fast = match self.path_of(Endpoint::WebSocket).filter(|_| self.options.tls.is_none()) {
+            Some(path) => handshake::fast(&self.node, &socket, path, connection.group()),
+            None => Ok(None),
         };
         let slow = match fast {
             Ok(Some(info)) => return self.open(socket, Vec::new(), info, Some(place), Some(connection)),

@@ -15,9 +15,6 @@ use crate::protocol::Transport;
 use crate::session::ConnectionInfo;
 use crate::websocket;
 
-/// The path of the WebSocket endpoint.
-pub(crate) const PATH: &str = "/connection/websocket";
-
 const PROTOBUF: &str = "centrifuge-protobuf";
 const JSON: &str = "centrifuge-json";
 
@@ -98,19 +95,24 @@ pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
     own || node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
 }
 
-/// The fast path: answers a handshake that has arrived completely, without an HTTP server for it.
-/// `None` is for any other request, refusals among them; the socket is then untouched.
+/// The fast path: answers a handshake at `path` that has arrived completely, without an HTTP server
+/// for it. `None` is for any other request, refusals among them; the socket is then untouched.
 ///
 /// # Errors
 /// The socket failed and cannot be used.
-pub(crate) fn fast(node: &Node, mut socket: &TcpStream, address: &Arc<str>) -> io::Result<Option<ConnectionInfo>> {
+pub(crate) fn fast(
+    node: &Node,
+    mut socket: &TcpStream,
+    path: &str,
+    address: &Arc<str>,
+) -> io::Result<Option<ConnectionInfo>> {
     let mut seen = [0; FAST_BYTES_MAX];
     let len = match socket.peek(&mut seen) {
         Ok(len) => len,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         Err(error) => return Err(error),
     };
-    let Some((request, head)) = whole(&seen[..len]) else { return Ok(None) };
+    let Some((request, head)) = whole(&seen[..len], path) else { return Ok(None) };
     let Ok((info, headers)) = agree(node, &request, Transport::WebSocket, address) else { return Ok(None) };
     let mut answer = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
     for (name, value) in &headers {
@@ -127,13 +129,13 @@ pub(crate) fn fast(node: &Node, mut socket: &TcpStream, address: &Arc<str>) -> i
     Ok(Some(info))
 }
 
-/// A complete WebSocket request and the length of its head.
-fn whole(seen: &[u8]) -> Option<(Request<()>, usize)> {
+/// A complete WebSocket request at `path` and the length of its head.
+fn whole(seen: &[u8], path: &str) -> Option<(Request<()>, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; FAST_HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     let Ok(httparse::Status::Complete(head)) = parsed.parse(seen) else { return None };
     let target = parsed.path?;
-    let query = target.strip_prefix(PATH)?;
+    let query = target.strip_prefix(path)?;
     if parsed.method? != "GET" || parsed.version? != 1 || !(query.is_empty() || query.starts_with('?')) {
         return None;
     }
@@ -155,13 +157,17 @@ mod tests {
 
     const HEAD: &str = "GET /connection/websocket?format=protobuf HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n";
 
+    fn at_path(seen: &[u8]) -> Option<(Request<()>, usize)> {
+        whole(seen, "/connection/websocket")
+    }
+
     #[test]
     fn incomplete_handshakes_take_the_slow_path() {
-        let (request, head) = whole(format!("{HEAD}more").as_bytes()).expect("whole");
+        let (request, head) = at_path(format!("{HEAD}more").as_bytes()).expect("whole");
         assert_eq!((head, request.uri().query()), (HEAD.len(), Some("format=protobuf")));
         assert_eq!(request.headers().get("upgrade").map(HeaderValue::as_bytes), Some(&b"websocket"[..]));
         for cut in 0..HEAD.len() {
-            assert!(whole(&HEAD.as_bytes()[..cut]).is_none(), "{cut}");
+            assert!(at_path(&HEAD.as_bytes()[..cut]).is_none(), "{cut}");
         }
         for (part, other) in [
             ("GET", "POST"),
@@ -174,9 +180,9 @@ mod tests {
             ("Host: a", "Host: \u{1}"),
         ] {
             assert!(HEAD.contains(part));
-            assert!(whole(HEAD.replacen(part, other, 1).as_bytes()).is_none(), "{other}");
+            assert!(at_path(HEAD.replacen(part, other, 1).as_bytes()).is_none(), "{other}");
         }
         let many = "X: 1\r\n".repeat(FAST_HEADERS_MAX);
-        assert!(whole(HEAD.replacen("Host: a\r\n", &many, 1).as_bytes()).is_none());
+        assert!(at_path(HEAD.replacen("Host: a\r\n", &many, 1).as_bytes()).is_none());
     }
 }

@@ -37,7 +37,7 @@ mod session;
 mod socket;
 mod websocket;
 
-pub use config::{GrpcApiConfig, GrpcTlsConfig, LiveConfig, LiveConfigError, ProxyTlsConfig};
+pub use config::{CentrifugoOptions, GrpcApiConfig, LiveConfig, LiveConfigError, ProxyTlsConfig, ServerTlsConfig};
 pub use door::{DoorOptions, LiveDoor, Workers};
 
 pub use grpc_api::GrpcDoor;

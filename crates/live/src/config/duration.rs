@@ -15,6 +15,11 @@ impl GoDuration {
         Self(Duration::from_secs(seconds))
     }
 
+    /// Whether a text is a duration.
+    pub(super) fn is(text: &str) -> bool {
+        Self::parse(text).is_some()
+    }
+
     fn parse(text: &str) -> Option<Self> {
         if text == "0" {
             return Some(Self::default());

@@ -31,7 +31,7 @@ pub struct GrpcApiConfig {
     /// Steadfast's own: accept calls from other hosts without a key. For tests and closed networks.
     pub insecure: bool,
     /// TLS settings.
-    pub tls: GrpcTlsConfig,
+    pub tls: ServerTlsConfig,
     /// Maximum size of a received message in bytes; 0: 4 MiB.
     pub max_receive_message_size: usize,
 }
@@ -45,7 +45,7 @@ impl Default for GrpcApiConfig {
             port: 10_000,
             key: String::new(),
             insecure: false,
-            tls: GrpcTlsConfig::default(),
+            tls: ServerTlsConfig::default(),
             max_receive_message_size: 0,
         }
     }
@@ -54,7 +54,7 @@ impl Default for GrpcApiConfig {
 /// TLS of the port. A PEM value is the PEM text, its Base64, or the name of a file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct GrpcTlsConfig {
+pub struct ServerTlsConfig {
     /// Whether the port uses TLS.
     pub enabled: bool,
     /// The certificate chain of the server.
@@ -107,26 +107,42 @@ impl GrpcApiConfig {
     /// # Errors
     /// The text names the option and its mistake, for operators.
     pub fn acceptor(&self) -> Result<Option<TlsAcceptor>, String> {
-        let GrpcTlsConfig { enabled, cert_pem, key_pem, client_ca_pem } = &self.tls;
+        self.tls.acceptor("grpc_api.tls", &[b"h2"])
+    }
+}
+
+impl ServerTlsConfig {
+    /// No TLS.
+    pub(crate) const fn none() -> Self {
+        Self { enabled: false, cert_pem: String::new(), key_pem: String::new(), client_ca_pem: String::new() }
+    }
+
+    /// The TLS acceptor for these protocols; `None` if TLS is not enabled. Errors name the section
+    /// `place`.
+    ///
+    /// # Errors
+    /// The text names the option and its mistake, for operators.
+    pub fn acceptor(&self, place: &str, protocols: &[&[u8]]) -> Result<Option<TlsAcceptor>, String> {
+        let Self { enabled, cert_pem, key_pem, client_ca_pem } = self;
         if !enabled {
             return Ok(None);
         }
         let provider = Arc::new(default_provider());
-        let fail = |e: &dyn std::fmt::Display| format!("grpc_api.tls: {e}");
+        let fail = |e: &dyn std::fmt::Display| format!("{place}: {e}");
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(|e| fail(&e))?;
         let builder = if client_ca_pem.is_empty() {
             builder.with_no_client_auth()
         } else {
-            let authorities = pem::authorities("grpc_api.tls.client_ca_pem", client_ca_pem)?;
+            let authorities = pem::authorities(&format!("{place}.client_ca_pem"), client_ca_pem)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider);
             builder.with_client_cert_verifier(verifier.build().map_err(|e| fail(&e))?)
         };
-        let chain = pem::certificates("grpc_api.tls.cert_pem", cert_pem)?;
-        let key = pem::key("grpc_api.tls.key_pem", key_pem)?;
+        let chain = pem::certificates(&format!("{place}.cert_pem"), cert_pem)?;
+        let key = pem::key(&format!("{place}.key_pem"), key_pem)?;
         let config = builder.with_single_cert(chain, key);
         let mut config = config.map_err(|e| fail(&format!("cert_pem and key_pem cannot be used together: {e}")))?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Some(TlsAcceptor::from(Arc::new(config))))
     }
 }

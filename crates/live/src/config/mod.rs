@@ -4,7 +4,9 @@
 //! An option that is not supported is refused by name.
 
 pub(crate) mod auth;
+mod centrifugo;
 mod duration;
+mod endpoints;
 pub(crate) mod grpc;
 mod namespace;
 pub(crate) mod proxy;
@@ -21,8 +23,13 @@ use steadfast_store::CHANNEL_BYTES_MAX;
 use self::auth::{SubscriptionTokenConfig, TokenConfig};
 use self::proxy::{ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
+pub use centrifugo::CentrifugoOptions;
 pub use duration::GoDuration;
-pub use grpc::{GrpcApiConfig, GrpcTlsConfig};
+pub(crate) use endpoints::Endpoint;
+pub use endpoints::{
+    EmulationConfig, EndpointConfig, HealthConfig, HttpApiConfig, HttpServerConfig, PortKind, WebSocketConfig,
+};
+pub use grpc::{GrpcApiConfig, ServerTlsConfig};
 pub use namespace::{ChannelDurability, Namespace, NamespaceOptions, Permission};
 pub use tls::ProxyTlsConfig;
 
@@ -49,6 +56,12 @@ pub struct LiveConfig {
     pub proxies: Vec<ProxyConfig>,
     /// The WebSocket endpoint.
     pub websocket: WebSocketConfig,
+    /// `/emulation`.
+    pub emulation: EmulationConfig,
+    /// `/health`.
+    pub health: HealthConfig,
+    /// The port itself.
+    pub http_server: HttpServerConfig,
     /// `/connection/http_stream`.
     pub http_stream: EndpointConfig,
     /// `/connection/sse`.
@@ -181,46 +194,6 @@ impl Default for ChannelConfig {
     }
 }
 
-/// The server API over HTTP.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HttpApiConfig {
-    /// The API key that `X-API-Key` must match. Empty: all calls are refused.
-    pub key: String,
-    /// Accept calls without a key. For tests.
-    pub insecure: bool,
-    /// `transport`: errors are HTTP statuses. Empty: the status is 200 and the body has the error.
-    pub error_mode: String,
-}
-
-/// The WebSocket endpoint.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WebSocketConfig {
-    /// Maximum size of a client message in bytes, compressed and decompressed.
-    pub message_size_limit: usize,
-    /// Whether to compress messages for clients that offer permessage-deflate.
-    pub compression: bool,
-    /// Minimum size in bytes of a message to compress.
-    pub compression_min_size: u32,
-    /// Compression level, from 1 (fast) to 9 (small).
-    pub compression_level: u8,
-}
-
-/// An optional endpoint.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EndpointConfig {
-    /// Whether the endpoint is served.
-    pub enabled: bool,
-}
-
-impl Default for WebSocketConfig {
-    fn default() -> Self {
-        Self { message_size_limit: 64 << 10, compression: false, compression_min_size: 0, compression_level: 1 }
-    }
-}
-
 impl LiveConfig {
     /// Checks what the types do not enforce.
     ///
@@ -254,13 +227,8 @@ impl LiveConfig {
             .map_err(|mistake| LiveConfigError(format!("channel: {mistake}")))?;
         proxy::check(self)?;
         auth::check(&self.client)?;
-        if !matches!(self.http_api.error_mode.as_str(), "" | "transport") {
-            return Err(LiveConfigError("http_api.error_mode: use \"transport\" or leave it empty".to_owned()));
-        }
+        endpoints::check(self).map_err(LiveConfigError)?;
         self.grpc_api.check().map_err(LiveConfigError)?;
-        if !(1..=9).contains(&self.websocket.compression_level) {
-            return fail("websocket.compression_level: 1 to 9".into());
-        }
         let personal = &self.client.subscribe_to_user_personal_channel;
         let namespace = &personal.personal_channel_namespace;
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {

@@ -14,15 +14,12 @@ use steadfast_flow::Connection;
 use steadfast_flow::stages::{self, Stage};
 
 use super::LiveDoor;
+use crate::config::Endpoint;
 use crate::gateway::{self, Streaming, connect_command};
 use crate::handshake::{self, Refusal, origin_allowed};
 use crate::protocol::{Encoding, Transport};
 use crate::session::ConnectionInfo;
 use crate::websocket;
-
-/// The answer for an unknown path.
-const PATHS: &str = "supported paths: /connection/websocket, /connection/http_stream, /connection/sse, /connection/uni_websocket, \
-                     /connection/uni_http_stream, /connection/uni_sse, /emulation, /api/METHOD and /health\n";
 
 /// An answer with a complete or streaming body.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
@@ -37,53 +34,62 @@ impl LiveDoor {
         connection: &Connection,
     ) -> Answer {
         let path = request.uri().path();
-        let config = &self.node.config;
-        let transport = match path {
-            handshake::PATH => return self.upgrade(&request, Transport::WebSocket, upgraded, connection),
-            "/connection/uni_websocket" if config.uni_websocket.enabled => {
+        let transport = match self.endpoint_of(path) {
+            Some((Endpoint::WebSocket, _)) => {
+                return self.upgrade(&request, Transport::WebSocket, upgraded, connection);
+            }
+            Some((Endpoint::UniWebSocket, _)) => {
                 return self.upgrade(&request, Transport::UniWebSocket, upgraded, connection);
             }
-            "/connection/http_stream" if config.http_stream.enabled => Some(Transport::HttpStream),
-            "/connection/sse" if config.sse.enabled => Some(Transport::Sse),
-            "/connection/uni_http_stream" if config.uni_http_stream.enabled => Some(Transport::UniHttpStream),
-            "/connection/uni_sse" if config.uni_sse.enabled => Some(Transport::UniSse),
-            _ => None,
-        };
-        let emulates = path == "/emulation" && (config.http_stream.enabled || config.sse.enabled);
-        if transport.is_some() || emulates {
-            let origin = request.headers().get(header::ORIGIN).cloned();
-            if !origin_allowed(&self.node, request.headers()) {
-                return self.forbidden(origin.as_ref());
-            }
-            let mut response = match transport {
-                _ if *request.method() == Method::OPTIONS => preflight(request.headers()),
-                Some(transport) => self.stream(request, transport, connection).await,
-                None => self.emulate(request).await,
-            };
-            if let Some(origin) = origin {
-                // The origin was checked above, so the page may read the answer.
-                let headers = response.headers_mut();
-                headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
-                headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-            }
-            return response;
-        }
-        if path == "/health" {
-            return text(StatusCode::OK, "{}");
-        }
-        match path.strip_prefix("/api/") {
-            Some(method) if !method.is_empty() => {
+            Some((Endpoint::Api, method)) => {
                 let method = method.to_owned();
-                self.api(&method, request).await
+                return self.api(&method, request).await;
             }
-            _ if path == "/api" => self.api("", request).await,
-            _ if path.starts_with("/connection/") || path == "/emulation" => text(
-                StatusCode::NOT_FOUND,
-                "no such endpoint, or it is not enabled (http_stream.enabled, sse.enabled, ...)\n",
-            ),
-            _ => text(StatusCode::NOT_FOUND, PATHS),
+            Some((Endpoint::Health, _)) => return text(StatusCode::OK, "{}"),
+            Some((Endpoint::HttpStream, _)) => Some(Transport::HttpStream),
+            Some((Endpoint::Sse, _)) => Some(Transport::Sse),
+            Some((Endpoint::UniHttpStream, _)) => Some(Transport::UniHttpStream),
+            Some((Endpoint::UniSse, _)) => Some(Transport::UniSse),
+            Some((Endpoint::Emulation, _)) => None,
+            None => return self.no_endpoint(),
+        };
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        if !origin_allowed(&self.node, request.headers()) {
+            return self.forbidden(origin.as_ref());
         }
+        let mut response = match transport {
+            _ if *request.method() == Method::OPTIONS => preflight(request.headers()),
+            Some(transport) => self.stream(request, transport, connection).await,
+            None => self.emulate(request).await,
+        };
+        if let Some(origin) = origin {
+            // The origin was checked above, so the page may read the answer.
+            let headers = response.headers_mut();
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+            headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+        }
+        response
+    }
+
+    /// The endpoint at a path, and the part of the path below it.
+    fn endpoint_of<'a>(&self, path: &'a str) -> Option<(Endpoint, &'a str)> {
+        self.endpoints.iter().find_map(|(endpoint, prefix)| match (endpoint, path.strip_prefix(prefix.as_str())?) {
+            (endpoint, "") => Some((*endpoint, "")),
+            (Endpoint::Api, rest) => Some((Endpoint::Api, rest.strip_prefix('/').filter(|method| !method.is_empty())?)),
+            _ => None,
+        })
+    }
+
+    /// The answer for an unknown path.
+    fn no_endpoint(&self) -> Answer {
+        let paths: Vec<String> = self
+            .endpoints
+            .iter()
+            .map(|(endpoint, path)| if *endpoint == Endpoint::Api { format!("{path}/METHOD") } else { path.clone() })
+            .collect();
+        let why = "others are not enabled (http_stream.enabled, sse.enabled, ...)";
+        text(StatusCode::NOT_FOUND, format!("supported paths: {}; {why}\n", paths.join(", ")))
     }
 
     /// Reads a request body, with a bound on its size and time.

@@ -88,6 +88,25 @@ async fn keys_in_sections_of_cdata() {
 }
 
 #[tokio::test]
+async fn ends_of_lines_in_keys() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for key in ["a\nb", "a\r\nb", "a\rb"] {
+        c.put(&format!("/bucket/{key}"), "x").await.expect(200);
+    }
+    // As text each of them is a line feed.
+    for key in ["a\r\nb", "a\rb", "<![CDATA[a\r\nb]]>"] {
+        let delete = format!("<Delete><Object><Key>{key}</Key></Object></Delete>");
+        let deleted = c.call("POST", "/bucket?delete").body(delete).send().await.expect(200);
+        assert_eq!(deleted.xml("Key"), "a\nb", "{key:?}");
+    }
+    assert_eq!(c.get("/bucket?list-type=2").await.expect(200).xml_all("Key"), ["a&#13;\nb", "a&#13;b"]);
+    let delete = "<Delete><Object><Key>a&#13;&#10;b</Key></Object><Object><Key>a&#xD;b</Key></Object></Delete>";
+    c.call("POST", "/bucket?delete").body(delete).send().await.expect(200);
+    assert_eq!(c.get("/bucket?list-type=2").await.expect(200).xml("Key"), "");
+}
+
+#[tokio::test]
 async fn keys_that_no_answer_can_name_are_not_deleted() {
     let c = Client::new().await;
     c.bucket("bucket").await;

@@ -8,6 +8,7 @@ mod cluster;
 mod disk;
 mod edge;
 mod format;
+mod live;
 mod options;
 mod probe;
 mod progress;
@@ -70,6 +71,8 @@ enum CliCommand {
     Edge(edge::EdgeArgs),
     /// Print the home of a channel in a cluster.
     Cluster(cluster::ClusterArgs),
+    /// Check a configuration file of Centrifugo.
+    Live(live::LiveArgs),
     /// Show, skip, purge and retry the queued events and dead letters of webhooks.
     Webhook(webhook::WebhookArgs),
 }
@@ -114,6 +117,7 @@ pub fn main() -> ExitCode {
         CliCommand::Scrub(args) => scrub::run(&args),
         CliCommand::Edge(args) => edge::run(args),
         CliCommand::Cluster(args) => cluster::run(args),
+        CliCommand::Live(args) => live::run(&args),
         CliCommand::Webhook(args) => webhook::run(args),
     };
     match done {

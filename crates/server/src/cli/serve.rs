@@ -54,7 +54,7 @@ pub struct ServeArgs {
 
 /// Runs the command.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    let config = args.data.load(&[
+    let mut config = args.data.load(&[
         ("--s3-listen", "s3.listen", args.s3_listen),
         ("--admin-listen", "admin.listen", args.admin_listen),
         ("--live-listen", "live.listen", args.live_listen),
@@ -63,8 +63,8 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         ("--log-level", "output.level", args.log_level),
         ("--restored", "data.restored", args.restored.then(|| "true".to_owned())),
     ])?;
+    config.adopt_http_server()?;
     if args.print_config {
-        config.live_options()?;
         put!("{}", config.to_toml());
         return Ok(());
     }

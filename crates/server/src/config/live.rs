@@ -1,36 +1,71 @@
 //! Centrifugo's options of the live port, from the tables in `[live]` or from a Centrifugo file.
 
 use std::io::Read;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use steadfast_live::LiveConfig;
+use steadfast_live::{CentrifugoOptions, LiveConfig};
 
 use super::{Config, ConfigError};
 
-/// Reads Centrifugo's options.
-fn read(options: Map<String, Value>) -> Result<LiveConfig, ConfigError> {
-    serde_json::from_value(Value::Object(options)).map_err(|e| {
-        let mut message = e.to_string();
-        if message.contains("unknown field") {
-            message += "; Centrifugo's other options are not supported: leave it out";
-        }
-        ConfigError::new(message)
-    })
-}
-
 impl Config {
-    /// The options of the live port, from the tables or the file.
+    /// The options of the live port, from the tables or the file, and from `CENTRIFUGO_*`
+    /// variables.
     ///
     /// # Errors
-    /// When both exist, or the first mistake in the file.
+    /// When both exist, or all options that are not supported.
     pub(crate) fn live_options(&self) -> Result<LiveConfig, ConfigError> {
+        Ok(self.centrifugo_options()?.config)
+    }
+
+    /// The same, with the options that have no meaning here.
+    ///
+    /// # Errors
+    /// Those of [`Config::live_options`].
+    pub(crate) fn centrifugo_options(&self) -> Result<CentrifugoOptions, ConfigError> {
         match &self.live.config {
             Some(_) if self.channels != LiveConfig::default() => Err(ConfigError::new(
                 "live.config names a Centrifugo file, and [live] has tables of Centrifugo's options too: keep one of them",
             )),
-            Some(path) => of_file(path),
-            None => Ok(self.channels.clone()),
+            Some(path) => of_file(path, std::env::vars()),
+            None => match serde_json::to_value(&self.channels) {
+                Ok(Value::Object(tables)) => {
+                    let read = CentrifugoOptions::read(tables, std::env::vars());
+                    read.map_err(|e| ConfigError::new(e.to_string()))
+                }
+                _ => Err(ConfigError::new("[live] cannot be read")),
+            },
+        }
+    }
+
+    /// Takes the address of the live port from Centrifugo's `http_server`, unless `live.listen` is
+    /// set to another one than its default.
+    ///
+    /// # Errors
+    /// An address that cannot be resolved, and those of [`Config::live_options`].
+    pub(crate) fn adopt_http_server(&mut self) -> Result<(), ConfigError> {
+        let options = self.centrifugo_options()?;
+        if options.names_port && self.live.listen == Self::default().live.listen {
+            let http = &options.config.http_server;
+            let address = address_of("http_server.address", &http.address, http.port).map_err(ConfigError::new)?;
+            self.live.listen = Some(address);
+            self.check()?;
+        }
+        Ok(())
+    }
+}
+
+/// The address with this name and port; all addresses of the host if the name is empty. Errors name
+/// the option.
+pub(crate) fn address_of(option: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
+    match name {
+        // An IPv6 socket serves both families.
+        "" if UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() => Ok((Ipv6Addr::UNSPECIFIED, port).into()),
+        "" => Ok((Ipv4Addr::UNSPECIFIED, port).into()),
+        name => {
+            let mut found = (name, port).to_socket_addrs().map_err(|e| format!("{option}: {name:?}: {e}"))?;
+            found.next().ok_or_else(|| format!("{option}: {name:?} is no address"))
         }
     }
 }
@@ -38,7 +73,7 @@ impl Config {
 /// The options in the `[live]` section of a configuration, which is valid TOML.
 ///
 /// # Errors
-/// The first mistake.
+/// All options that are not supported, or the first other mistake.
 pub(super) fn tables_of(text: &str) -> Result<LiveConfig, ConfigError> {
     let whole: toml::Table = text.parse().map_err(|e| ConfigError::new(format!("this is not TOML: {e}")))?;
     let mut options = Map::new();
@@ -48,7 +83,12 @@ pub(super) fn tables_of(text: &str) -> Result<LiveConfig, ConfigError> {
             options.insert(name.clone(), value);
         }
     }
-    read(options)
+    let read = CentrifugoOptions::read(options, []).map_err(|e| ConfigError::new(e.to_string()))?;
+    if read.unknown.is_empty() {
+        Ok(read.config)
+    } else {
+        Err(ConfigError::new(format!("live: no such options: {}", read.unknown.join(", "))))
+    }
 }
 
 /// Maximum size of a configuration file, in bytes.
@@ -80,11 +120,14 @@ fn of_yaml(text: &str) -> Result<Map<String, Value>, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())
 }
 
-/// The options in a Centrifugo configuration file, in JSON, TOML or YAML.
+/// The options in a Centrifugo configuration file, in JSON, TOML or YAML, and in variables.
 ///
 /// # Errors
-/// When it cannot be read, or the first mistake in it.
-fn of_file(path: &Path) -> Result<LiveConfig, ConfigError> {
+/// When the file cannot be read, or all options that are not supported.
+pub(crate) fn of_file(
+    path: &Path,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<CentrifugoOptions, ConfigError> {
     let shown = path.display().to_string();
     let unreadable = |e: std::io::Error| ConfigError::new(format!("cannot be read: {e}")).from(shown.clone());
     let mut text = String::new();
@@ -101,9 +144,7 @@ fn of_file(path: &Path) -> Result<LiveConfig, ConfigError> {
         _ => Err("expected a file that ends with .json, .toml, .yaml or .yml".to_owned()),
     };
     let options = parsed.map_err(|e| ConfigError::new(e).from(shown.clone()))?;
-    let config = read(options).map_err(|e| e.from(shown.clone()))?;
-    config.check().map_err(|e| ConfigError::new(e.to_string()).from(shown))?;
-    Ok(config)
+    CentrifugoOptions::read(options, variables).map_err(|e| ConfigError::new(e.to_string()).from(shown))
 }
 
 #[cfg(test)]
@@ -114,7 +155,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(name);
         std::fs::write(&path, text).expect("written");
-        of_file(&path).map_err(|e| e.to_string())
+        let read = of_file(&path, []).map_err(|e| e.to_string())?;
+        if read.unknown.is_empty() { Ok(read.config) } else { Err(read.unknown.join(", ")) }
     }
 
     #[test]

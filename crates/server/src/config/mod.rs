@@ -11,7 +11,7 @@ mod disks;
 mod edge;
 mod error;
 mod kinds;
-mod live;
+pub(crate) mod live;
 mod log_levels;
 mod schema;
 pub(crate) mod setting;

@@ -149,8 +149,9 @@ fn options_of_the_live_door_stand_in_one_place() {
     assert!(config.live_options().expect_err("two places").to_string().contains("keep one of them"));
     let config = parse("[live]\nconfig = \"nowhere.json\"").expect("valid");
     assert!(config.live_options().expect_err("no file").to_string().contains("cannot be read"));
-    assert!(message("[live.http_api]\nkay = \"k\"").contains("leave it out"));
-    assert!(!message("[live.client]\nchannel_limit = \"5\"").contains("leave it out"));
+    assert!(message("[live.http_api]\nkay = \"k\"").contains("no such options: http_api.kay"));
+    assert!(message("[live.client]\nchannel_limit = \"many\"").contains("client.channel_limit: expected a number"));
+    assert!(message("[live.uni_grpc]\nenabled = true").contains("uni_grpc: "));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Exposure of a configuration: ports that other machines reach, and files that others can read.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 
 use steadfast_flow::Env;
@@ -18,6 +18,11 @@ fn is_elsewhere(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
+/// Whether a name of an address is that of this machine only.
+fn is_local(name: &str) -> bool {
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// Checks which ports other machines reach. Full access without credentials is refused unless
 /// `live.insecure_anywhere` allows it; lesser risks become warnings.
 ///
@@ -31,7 +36,10 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
                 .into_iter()
                 .filter_map(|(set, name)| set.then_some(name))
                 .collect();
-        if !open.is_empty() && is_elsewhere(listen) && !config.live.insecure_anywhere {
+        let http = &live.http_server;
+        let internal = if http.internal_address.is_empty() { &http.address } else { &http.internal_address };
+        let beyond = live.http_api.insecure && !http.internal_port.is_empty() && !is_local(internal);
+        if !open.is_empty() && (beyond || is_elsewhere(listen)) && !config.live.insecure_anywhere {
             return Err(format!(
                 "live.listen: other machines reach {listen}, and {} gives full access to every client that reaches it: remove \
                  it, listen on 127.0.0.1, or set live.insecure_anywhere = true to allow it",
@@ -41,7 +49,8 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
         if !open.is_empty() {
             warnings.push("the live port is insecure: every client has full access. For trials only".to_owned());
         }
-        if is_elsewhere(listen) && !(config.live.tls && config.tls.certificate.is_some()) {
+        let tls = live.http_server.tls.enabled || (config.live.tls && config.tls.certificate.is_some());
+        if is_elsewhere(listen) && !tls {
             warnings.push(format!(
                 "live.listen: other machines reach {listen} without TLS: tokens and messages are sent in clear text. Set `tls`, or \
                  use a proxy that terminates TLS"

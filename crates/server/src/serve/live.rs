@@ -1,18 +1,20 @@
 //! The live port of a server, if it has one.
 
 use std::future::Future;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use steadfast_cluster::Channels;
 use steadfast_flow::{Connection, Env};
 use steadfast_live::{DoorOptions, GrpcApiConfig, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{oneshot, watch};
+use tokio_rustls::TlsAcceptor;
 
 use super::ports::start;
 use crate::config::Config;
+use crate::config::live::address_of;
 use crate::net::descriptors::Shares;
 use crate::net::listener::{Door, Port, Tls};
 
@@ -51,15 +53,7 @@ async fn bind_grpc(
     let timeout = config.limits.header_timeout;
     let tls = options.acceptor()?.map(|acceptor| Tls { acceptor, timeout });
     let port = options.port;
-    let address = match options.address.as_str() {
-        // An IPv6 socket serves both families.
-        "" if TcpSocket::new_v6().is_ok() => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
-        "" => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
-        name => {
-            let found = lookup_host((name, port)).await.map_err(|e| format!("live.grpc_api.address: {name:?}: {e}"))?;
-            found.into_iter().next().ok_or_else(|| format!("live.grpc_api.address: {name:?} is no address"))?
-        }
-    };
+    let address = address_of("live.grpc_api.address", &options.address, port)?;
     let own = [Some(config.s3.listen), Some(config.admin.listen), config.live.listen];
     let everywhere = |address: SocketAddr| address.ip().is_unspecified();
     let meets = |own: SocketAddr| own.ip() == address.ip() || everywhere(own) || everywhere(address);
@@ -105,11 +99,36 @@ pub(super) struct LiveServed {
 /// A bound port, before the store is open.
 pub(super) struct LivePort {
     listener: TcpListener,
-    tls: Option<Tls>,
+    tls: Option<TlsAcceptor>,
     /// Address that it listens on.
     address: SocketAddr,
     options: LiveConfig,
+    internal: Option<Internal>,
     grpc: Option<Port>,
+}
+
+/// The bound internal port.
+struct Internal {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    address: SocketAddr,
+}
+
+impl Internal {
+    /// Binds the internal port, if there is one. `tls` is that of the port of the clients, unless
+    /// the options have their own.
+    fn bind(options: &LiveConfig, tls: Option<TlsAcceptor>) -> Result<Option<Self>, String> {
+        let http = &options.http_server;
+        let Some(port) = http.internal()? else { return Ok(None) };
+        let name = if http.internal_address.is_empty() { &http.address } else { &http.internal_address };
+        let wanted = address_of("http_server.internal_address", name, port)?;
+        let fail = |e: std::io::Error| format!("http_server.internal_port: cannot listen on {wanted}: {e}");
+        let listener = listen(wanted).map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        let own = http.tls_of_internal().acceptor("http_server.tls", &[b"http/1.1"])?;
+        let tls = own.or(tls.filter(|_| !http.tls_external && !http.tls.enabled));
+        Ok(Some(Self { listener, tls, address }))
+    }
 }
 
 impl LivePort {
@@ -124,7 +143,14 @@ impl LivePort {
             let no_door = "live.grpc_api.enabled: it is part of the live port, which is off: set live.listen";
             return if wants { Err(no_door.to_owned()) } else { Ok(None) };
         };
-        let mut options = config.live_options().map_err(|e| e.to_string())?;
+        let read = config.centrifugo_options().map_err(|e| e.to_string())?;
+        if !read.ignored.is_empty() {
+            tracing::info!("Centrifugo's options without effect here: {}", read.ignored.join(", "));
+        }
+        if !read.unknown.is_empty() {
+            tracing::warn!("options that Centrifugo does not know: {}", read.unknown.join(", "));
+        }
+        let mut options = read.config;
         options.client.connection_limit = shares.live;
         let fail = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => format!(
@@ -136,7 +162,10 @@ impl LivePort {
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
         let grpc = bind_grpc(config, &options.grpc_api, tls.is_some(), shares.grpc).await?;
-        Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address, options, grpc }))
+        let own = options.http_server.tls.acceptor("http_server.tls", &[b"http/1.1"])?;
+        let tls = own.or(tls.filter(|_| config.live.tls).map(|tls| tls.acceptor));
+        let internal = Internal::bind(&options, tls.clone())?;
+        Ok(Some(Self { listener, tls, address, options, internal, grpc }))
     }
 
     /// Its addresses in the ready line.
@@ -144,7 +173,11 @@ impl LivePort {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let grpc = self.grpc.as_ref().and_then(|port| port.address().ok());
         let grpc = grpc.map(|address| format!(" grpc=grpc://{address}")).unwrap_or_default();
-        format!(" live={scheme}://{}{grpc}", self.address)
+        let internal = self.internal.as_ref().map(|port| {
+            let scheme = if port.tls.is_some() { "https" } else { "http" };
+            format!(" internal={scheme}://{}", port.address)
+        });
+        format!(" live={scheme}://{}{}{grpc}", self.address, internal.unwrap_or_default())
     }
 
     /// Serves until `stop` is set. The caller stops the workers then.
@@ -183,7 +216,7 @@ impl LivePort {
         };
         let proxies = config.limits.trusted_proxies.0.clone();
         let door = DoorOptions {
-            tls: self.tls.map(|tls| tls.acceptor),
+            tls: self.tls,
             header_timeout: config.limits.header_timeout,
             stall_timeout: config.limits.stall_timeout,
             client_bytes_s_min: config.limits.client_rate_min.0,
@@ -195,6 +228,9 @@ impl LivePort {
             LiveDoor::start(node.clone(), door).map_err(|e| format!("the live port cannot be started: {e}"))?;
         let deadline = config.server.stop_deadline;
         let grpc = self.grpc.map(|port| start(env, port, Grpc(GrpcDoor::new(&door)), stop.clone(), deadline));
+        if let Some(Internal { listener, tls, .. }) = self.internal {
+            env.spawn_critical("internal port", door.internal(tls).run(listener, stop.clone()));
+        }
         env.spawn_critical("live port", door.run(self.listener, stop));
         Ok(LiveServed { node, workers, grpc })
     }

@@ -103,6 +103,16 @@ enum DeEvent<'xml> {
     Eof,
 }
 
+/// steadfast patch 4: the end of a line in text is a line feed (XML 1.0, section 2.11); a carriage return is
+/// given by reference only.
+fn lines(text: BytesText<'_>) -> BytesText<'_> {
+    if text.contains('\r') {
+        BytesText::from_escaped(text.replace("\r\n", "\n").replace('\r', "\n")).into_owned()
+    } else {
+        text
+    }
+}
+
 impl<'xml> Deserializer<'xml> {
     /// Creates a new deserializer
     #[must_use]
@@ -124,7 +134,7 @@ impl<'xml> Deserializer<'xml> {
             let de = match ev {
                 Event::Start(x) => DeEvent::Start(x),
                 Event::End(x) => DeEvent::End(x),
-                Event::Text(x) => DeEvent::Text(x),
+                Event::Text(x) => DeEvent::Text(lines(x)),
                 Event::Eof => DeEvent::Eof,
 
                 Event::Empty(x) => {
@@ -149,7 +159,7 @@ impl<'xml> Deserializer<'xml> {
                 }
 
                 // steadfast patch 4: text as any other. Left out, another key would be named than the client means.
-                Event::CData(x) => DeEvent::Text(BytesText::from_escaped(x.into_inner())),
+                Event::CData(x) => DeEvent::Text(lines(BytesText::from_escaped(x.into_inner()))),
 
                 // ignore the others
                 Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => continue,
