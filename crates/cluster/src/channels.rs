@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -170,6 +171,12 @@ impl Channels {
                 self.0.home.set_sink(&sink);
             }
         }
+    }
+
+    /// Sets how long a channel without publications keeps its epoch and offset, on the disks of
+    /// this node; 30 days is the minimum.
+    pub fn set_retention(&self, retention: Duration) {
+        self.0.home.set_retention(retention);
     }
 
     /// The front and the home of a channel of another node.

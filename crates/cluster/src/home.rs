@@ -130,6 +130,13 @@ impl Home {
         }
     }
 
+    /// Sets how long the channels on the disks of this node keep their epoch and offset.
+    pub(crate) fn set_retention(&self, retention: Duration) {
+        if let Some(store) = &self.disks {
+            store.set_channel_retention(retention);
+        }
+    }
+
     /// A channel on the disks of this node.
     ///
     /// # Errors

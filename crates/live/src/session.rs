@@ -85,6 +85,12 @@ impl SessionIdentity {
         Self { user: "ann".into(), ..Self::new(Uuid::nil(), connection, None) }
     }
 
+    /// The user in a header of the session's HTTP request; `None` if it is absent or empty.
+    pub(crate) fn user_in_header(&self, name: &str) -> Option<String> {
+        let value = self.connection.headers.as_ref()?.get(name)?;
+        std::str::from_utf8(value.as_bytes()).ok().filter(|user| !user.is_empty()).map(str::to_owned)
+    }
+
     /// Replaces the facts that are given. Returns whether the information for other clients
     /// changed.
     pub(crate) fn learn(&self, info: Vec<u8>, meta: Option<Box<RawValue>>) -> bool {

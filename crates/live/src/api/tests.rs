@@ -24,7 +24,7 @@ async fn api() -> Api {
             None,
         );
         let id = SessionId { partition: 0, slot, generation: 0 };
-        assert!(node.enter(id, &Arc::new(SessionIdentity { user: user.to_owned(), ..identity })));
+        assert!(node.enter(id, &Arc::new(SessionIdentity { user: user.to_owned(), ..identity }), false));
     }
     Api::new(node)
 }

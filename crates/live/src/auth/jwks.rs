@@ -5,6 +5,7 @@
 //! is in flight at a time; tokens that need a key meanwhile wait for it. A key that is not in the
 //! set does not cause a fetch for each token that names it: fetches are at least [`PAUSE`] apart.
 //! Tokens refused during the pause get a temporary error, because the key may be new.
+//! `key_sets` has the sets of an endpoint with placeholders.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,12 +20,9 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use steadfast_flow::{Env, Gate};
-use steadfast_net::{HttpClient, exchange, http_client};
+use steadfast_net::{HttpClient, exchange};
 
 use super::{TokenError, TokenKey};
-use crate::config::LiveConfigError;
-use crate::config::auth::TOKEN;
-use crate::metrics::ProxyStatus;
 
 /// How long keys are used without a new fetch: one hour, as in Centrifugo.
 pub(super) const TTL: Duration = Duration::from_secs(3600);
@@ -85,38 +83,50 @@ impl KeySet {
     }
 }
 
+/// Counters of the fetches of a configuration section.
+#[derive(Default)]
+pub(super) struct FetchCounters {
+    pub(super) fetches: AtomicU64,
+    pub(super) failures: AtomicU64,
+    /// Tokens refused because too many waited.
+    pub(super) refused: AtomicU64,
+}
+
 /// The keys of one endpoint. See the module.
 pub(super) struct Jwks {
     /// The section of the configuration.
     place: &'static str,
-    endpoint: Uri,
+    pub(super) endpoint: Uri,
     client: HttpClient,
     env: Env,
     /// Held by the task that fetches.
     turn: Gate,
     known: Mutex<KeySet>,
-    fetches: AtomicU64,
-    failures: AtomicU64,
+    counters: Arc<FetchCounters>,
 }
 
 impl Jwks {
     /// The keys at this endpoint, for which `waiting` tokens may wait.
-    ///
-    /// # Errors
-    /// The endpoint is not a valid URL, or no root certificates are found.
-    pub(super) fn new(place: &'static str, endpoint: Uri, waiting: usize, env: Env) -> Result<Self, LiveConfigError> {
-        let client = http_client(&endpoint, 1)
-            .map_err(|e| LiveConfigError(format!("{place}.jwks_public_endpoint: {endpoint}: {e}")))?;
-        Ok(Self {
-            place,
-            endpoint,
-            client,
-            turn: Gate::new("live_token_keys", 1, waiting, env.clone()),
-            env,
-            known: Mutex::default(),
-            fetches: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-        })
+    pub(super) fn new(
+        place: &'static str,
+        endpoint: Uri,
+        client: HttpClient,
+        counters: Arc<FetchCounters>,
+        waiting: usize,
+        env: Env,
+    ) -> Self {
+        let turn = Gate::new("live_token_keys", 1, waiting, env.clone());
+        Self { place, endpoint, client, turn, env, known: Mutex::default(), counters }
+    }
+
+    /// Whether a fetch has succeeded.
+    pub(super) fn has_keys(&self) -> bool {
+        self.known.lock().since.is_some()
+    }
+
+    /// The number of fetches in progress: 0 or 1.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.turn.status().used
     }
 
     /// The key with this ID.
@@ -139,7 +149,7 @@ impl Jwks {
                 return Err(TokenError::KeyUnavailable);
             }
         }
-        let _turn = self.turn.enter(WAIT).await.map_err(|_| TokenError::Busy)?;
+        let _turn = self.turn.enter(WAIT).await.map_err(|_| self.busy())?;
         let now = self.env.now();
         {
             // Another task may have fetched meanwhile.
@@ -177,7 +187,7 @@ impl Jwks {
     async fn fetch(&self) -> Result<(), TokenError> {
         let began = self.env.now();
         self.known.lock().last = Some(Fetch { began, succeeded: None });
-        self.fetches.fetch_add(1, Relaxed);
+        self.counters.fetches.fetch_add(1, Relaxed);
         let fetched = self
             .env
             .timeout(FETCH, self.ask())
@@ -192,7 +202,7 @@ impl Jwks {
                 Ok(())
             }
             Err(why) => {
-                self.failures.fetch_add(1, Relaxed);
+                self.counters.failures.fetch_add(1, Relaxed);
                 tracing::warn!(endpoint = %self.endpoint, %why, "the keys of tokens could not be fetched");
                 Err(TokenError::KeyUnavailable)
             }
@@ -222,17 +232,9 @@ impl Jwks {
         ))
     }
 
-    /// The counters of fetches.
-    pub(super) fn status(&self) -> ProxyStatus {
-        let gate = self.turn.status();
-        ProxyStatus {
-            event: "jwks",
-            proxy: if self.place == TOKEN { "default" } else { "subscription_token" }.to_owned(),
-            requests: self.fetches.load(Relaxed),
-            failures: self.failures.load(Relaxed),
-            in_flight: gate.used,
-            refused: gate.refused,
-        }
+    fn busy(&self) -> TokenError {
+        self.counters.refused.fetch_add(1, Relaxed);
+        TokenError::Busy
     }
 }
 
@@ -297,5 +299,5 @@ fn usable(jwk: &Jwk) -> Result<(String, TokenKey), String> {
         return Err(format!("{kid:?}: its alg is not a signature algorithm of its key type"));
     }
     let key = DecodingKey::from_jwk(jwk).map_err(|e| format!("{kid:?}: {e}"))?;
-    Ok((kid, TokenKey { algorithms, key }))
+    Ok((kid, TokenKey::new(algorithms, key)))
 }

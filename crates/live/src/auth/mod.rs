@@ -4,8 +4,10 @@
 //! The keys are in the configuration, or `jwks` fetches them.
 
 mod jwks;
+mod key_sets;
 #[cfg(test)]
 mod tests;
+mod unverified;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +25,10 @@ use crate::options::{Overrides, SubscribeOptions};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::json::{null_is_absent, null_values_are_absent};
 
-use self::jwks::Jwks;
-use crate::config::auth::TokenConfig;
-use crate::config::auth::jwks_endpoint;
+use self::key_sets::KeySets;
+use self::unverified::{claims_of, text_at};
+use crate::config::auth::{ClaimRule, TokenConfig};
+use crate::config::jwks::JwksEndpoint;
 
 /// A time in a token: seconds since the Unix epoch as a number, with or without a fraction, or as
 /// text.
@@ -65,6 +68,40 @@ struct Registered {
     aud: Value,
     #[serde(default)]
     iss: Value,
+}
+
+impl Registered {
+    /// The audiences; `None` if `aud` has another type.
+    fn audiences(&self) -> Option<Vec<&str>> {
+        match &self.aud {
+            Value::Null => Some(Vec::new()),
+            Value::Array(values) => values.iter().map(Value::as_str).collect(),
+            one => one.as_str().map(|one| vec![one]),
+        }
+    }
+
+    /// The issuer, empty if there is none; `None` if `iss` has another type.
+    fn issuer(&self) -> Option<&str> {
+        if self.iss.is_null() { Some("") } else { self.iss.as_str() }
+    }
+}
+
+/// Claims with a user.
+pub trait UserClaims: DeserializeOwned {
+    /// Replaces the user ID.
+    fn set_user(&mut self, user: String);
+}
+
+impl UserClaims for ConnectClaims {
+    fn set_user(&mut self, user: String) {
+        self.sub = user;
+    }
+}
+
+impl UserClaims for SubscribeClaims {
+    fn set_user(&mut self, user: String) {
+        self.sub = user;
+    }
 }
 
 /// The claims of a connection token.
@@ -152,18 +189,41 @@ impl TokenError {
     }
 }
 
-/// A key and its algorithms.
+/// Keys for the same algorithms: the current one, and perhaps the one before a rotation.
+#[derive(Default)]
 pub struct TokenKey {
     algorithms: Vec<Algorithm>,
-    key: DecodingKey,
+    /// Each with its last second since the Unix epoch, if it has one.
+    keys: Vec<(DecodingKey, Option<u64>)>,
+}
+
+impl TokenKey {
+    fn new(algorithms: Vec<Algorithm>, key: DecodingKey) -> Self {
+        Self { algorithms, keys: vec![(key, None)] }
+    }
+}
+
+/// The HMAC keys of a configuration.
+fn hmac_keys(config: &TokenConfig) -> TokenKey {
+    let until = u64::try_from(config.hmac_previous_secret_key_valid_until).ok().filter(|until| *until > 0);
+    let given = [(&config.hmac_secret_key, None), (&config.hmac_previous_secret_key, until)];
+    let given = given.into_iter().filter(|(secret, _)| !secret.is_empty());
+    TokenKey {
+        algorithms: vec![Algorithm::HS256, Algorithm::HS384, Algorithm::HS512],
+        keys: given.map(|(secret, until)| (DecodingKey::from_secret(secret.as_bytes()), until)).collect(),
+    }
 }
 
 /// Verifies tokens of one kind.
 pub struct Verifier {
     keys: Vec<Arc<TokenKey>>,
-    jwks: Option<Arc<Jwks>>,
-    audience: Option<String>,
-    issuer: Option<String>,
+    key_sets: Option<KeySets>,
+    audience: ClaimRule,
+    issuer: ClaimRule,
+    /// The names that lead to the claim with the user; empty: `sub`.
+    user_claim: Vec<String>,
+    /// Accept tokens whatever their signature.
+    skips_signatures: bool,
     env: Env,
 }
 
@@ -181,13 +241,11 @@ impl Verifier {
     /// A key cannot be parsed, or the endpoint is not a valid URL.
     pub fn new(place: &'static str, config: &TokenConfig, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
         let mut keys = Vec::new();
-        let mut add = |algorithms: &[Algorithm], key| {
-            keys.push(Arc::new(TokenKey { algorithms: algorithms.to_vec(), key }));
-        };
-        if !config.hmac_secret_key.is_empty() {
-            let key = DecodingKey::from_secret(config.hmac_secret_key.as_bytes());
-            add(&[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512], key);
+        let hmac = hmac_keys(config);
+        if !hmac.keys.is_empty() {
+            keys.push(Arc::new(hmac));
         }
+        let mut add = |algorithms: &[Algorithm], key| keys.push(Arc::new(TokenKey::new(algorithms.to_vec(), key)));
         if !config.rsa_public_key.is_empty() {
             let key = DecodingKey::from_rsa_pem(config.rsa_public_key.as_bytes())
                 .map_err(|e| LiveConfigError(format!("{place}.rsa_public_key: not a key in PEM: {e}")))?;
@@ -198,26 +256,40 @@ impl Verifier {
                 .map_err(|e| LiveConfigError(format!("{place}.ecdsa_public_key: not a key in PEM: {e}")))?;
             add(&[Algorithm::ES256, Algorithm::ES384], key);
         }
-        let jwks = match jwks_endpoint(config, place)? {
-            Some(endpoint) => Some(Arc::new(Jwks::new(place, endpoint, waiting, env.clone())?)),
+        let key_sets = match JwksEndpoint::of(config, place)? {
+            Some(endpoint) => Some(KeySets::new(place, endpoint, waiting, env.clone())?),
             None => None,
         };
-        if jwks.is_some() && !keys.is_empty() {
+        if key_sets.is_some() && !keys.is_empty() {
             tracing::warn!("{place}.jwks_public_endpoint is set: the other keys in {place} are not used");
             keys.clear();
         }
-        let text = |text: &String| (!text.is_empty()).then(|| text.clone());
-        Ok(Self { keys, jwks, audience: text(&config.audience), issuer: text(&config.issuer), env: env.clone() })
+        let names = config.user_id_claim.split('.').filter(|name| !name.is_empty());
+        Ok(Self {
+            keys,
+            key_sets,
+            audience: config.audience_rule(place)?,
+            issuer: config.issuer_rule(place)?,
+            user_claim: names.map(str::to_owned).collect(),
+            skips_signatures: false,
+            env: env.clone(),
+        })
     }
 
-    /// Whether any key is configured.
+    /// The same verifier, which checks signatures or not.
+    #[must_use]
+    pub fn skipping_signatures(self, skips_signatures: bool) -> Self {
+        Self { skips_signatures, ..self }
+    }
+
+    /// Whether it can verify any token.
     pub fn has_keys(&self) -> bool {
-        !self.keys.is_empty() || self.jwks.is_some()
+        !self.keys.is_empty() || self.key_sets.is_some() || self.skips_signatures
     }
 
     /// The counters of key fetches; `None` if no endpoint is set.
     pub fn status(&self) -> Option<ProxyStatus> {
-        self.jwks.as_ref().map(|jwks| jwks.status())
+        self.key_sets.as_ref().map(KeySets::status)
     }
 
     /// The key that the header of a token names; it may have to be fetched.
@@ -225,14 +297,22 @@ impl Verifier {
     /// # Errors
     /// See [`TokenError`].
     pub async fn key_of(&self, token: &str) -> Result<Arc<TokenKey>, TokenError> {
+        if self.skips_signatures {
+            return Ok(Arc::default());
+        }
         let header = decode_header(token).map_err(|e| TokenError::Invalid(e.to_string()))?;
-        if let Some(jwks) = &self.jwks {
+        if let Some(sets) = &self.key_sets {
             let Some(kid) = header.kid else {
                 return Err(TokenError::Invalid(
                     "the header of the token has no kid, which selects the key".to_owned(),
                 ));
             };
-            return jwks.get(&kid).await;
+            let values = match sets.endpoint.has_placeholders() {
+                true => self.values_of(token)?,
+                false => BTreeMap::new(),
+            };
+            let set = sets.of(&values)?;
+            return set.get(&kid).await;
         }
         let key = self.keys.iter().find(|key| key.algorithms.contains(&header.alg));
         key.cloned()
@@ -243,7 +323,18 @@ impl Verifier {
     ///
     /// # Errors
     /// See [`TokenError`].
-    pub fn verify<C: DeserializeOwned>(&self, token: &str, key: &TokenKey) -> Result<C, TokenError> {
+    pub fn verify<C: UserClaims>(&self, token: &str, key: &TokenKey) -> Result<C, TokenError> {
+        let claims = if self.skips_signatures { claims_of(token)? } else { self.authentic(token, key)? };
+        self.check(&read(&claims)?)?;
+        let mut found: C = read(&claims)?;
+        if !self.user_claim.is_empty() {
+            found.set_user(text_at(&claims, &self.user_claim));
+        }
+        Ok(found)
+    }
+
+    /// The claims of a token that one of the keys has signed.
+    fn authentic(&self, token: &str, key: &TokenKey) -> Result<Box<RawValue>, TokenError> {
         let invalid = |e: jsonwebtoken::errors::Error| TokenError::Invalid(e.to_string());
         let algorithm = decode_header(token).map_err(invalid)?.alg;
         // The key decides the algorithm, not the token: else an attacker could sign with a public
@@ -258,30 +349,44 @@ impl Verifier {
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
-        let claims = decode::<Box<RawValue>>(token, &key.key, &validation).map_err(invalid)?.claims;
-        self.check(read(&claims)?)?;
-        read(&claims)
-    }
-
-    /// Checks that a token is for this server and valid now.
-    fn check(&self, claims: Registered) -> Result<(), TokenError> {
-        let refuse = |why: &str| Err(TokenError::Invalid(why.to_owned()));
-        if let Some(audience) = &self.audience {
-            let is_for = |value: &Value| value.as_str() == Some(audience);
-            let all_texts = |values: &[Value]| values.iter().all(Value::is_string);
-            let named = match &claims.aud {
-                Value::Array(values) => all_texts(values) && values.iter().any(is_for),
-                one => is_for(one),
-            };
-            if !named {
-                return refuse("aud does not contain the configured audience");
+        let now_s = self.env.wall_ms() / 1000;
+        let mut outcome = Err(TokenError::Invalid("the key is no longer valid".to_owned()));
+        for (key, until) in &key.keys {
+            if outcome.is_err() && until.is_none_or(|until| now_s <= until) {
+                outcome = decode::<Box<RawValue>>(token, key, &validation).map(|data| data.claims).map_err(invalid);
             }
         }
-        if let Some(issuer) = &self.issuer
-            && claims.iss.as_str() != Some(issuer)
+        outcome
+    }
+
+    /// The values in the claims of a token that is not verified yet, for the placeholders of the
+    /// endpoint.
+    fn values_of(&self, token: &str) -> Result<BTreeMap<String, String>, TokenError> {
+        let claims: Registered = read(&claims_of(token)?)?;
+        self.check_place(&claims)?;
+        let audiences = claims.audiences().unwrap_or_default();
+        let audience = audiences.into_iter().find(|audience| self.audience.accepts(audience));
+        let issuer = self.issuer.values_in(claims.issuer().unwrap_or_default());
+        Ok(issuer.chain(self.audience.values_in(audience.unwrap_or_default())).collect())
+    }
+
+    /// Checks that a token is for this server.
+    fn check_place(&self, claims: &Registered) -> Result<(), TokenError> {
+        let refuse = |why: &str| Err(TokenError::Invalid(why.to_owned()));
+        let audience_fits = |all: Vec<&str>| all.into_iter().any(|audience| self.audience.accepts(audience));
+        if !matches!(self.audience, ClaimRule::Any) && !claims.audiences().is_some_and(audience_fits) {
+            return refuse("aud does not contain the configured audience");
+        }
+        if !matches!(self.issuer, ClaimRule::Any) && !claims.issuer().is_some_and(|issuer| self.issuer.accepts(issuer))
         {
             return refuse("iss is not the configured issuer");
         }
+        Ok(())
+    }
+
+    /// Checks that a token is for this server and valid now.
+    fn check(&self, claims: &Registered) -> Result<(), TokenError> {
+        self.check_place(claims)?;
         // A token that is not valid yet is reported as expired: the client retries.
         let now_ms = self.env.wall_ms();
         let expired = claims.exp.is_some_and(|exp| !exp.is_after(now_ms));

@@ -9,6 +9,7 @@ use steadfast_flow::{BoxFuture, Runtime, TokioRuntime};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::jwks::{KEYS_MAX, PAUSE, PAUSE_FAILED, REFRESH, TTL, keys_of};
+use super::key_sets::SETS_MAX;
 use super::*;
 use crate::config::auth::TOKEN;
 use crate::proxy::tests::{ReceivedRequest, back_end};
@@ -197,6 +198,43 @@ async fn a_failing_endpoint_refuses_only_tokens_whose_keys_are_too_old() {
     clock.advance(TTL);
     assert_eq!(user(&verifier, &token("a")).await, Err(TokenError::KeyUnavailable));
     assert_eq!(fetches(&verifier), (8, 6));
+}
+
+#[tokio::test]
+async fn each_issuer_has_a_key_set_of_its_own() {
+    let clock = Ahead::new();
+    let answers = vec![set(&["a"]), set(&["b"]), set(&["a"])];
+    let answers: Vec<&'static str> = answers.into_iter().map(|answer| &*answer.leak()).collect();
+    let (url, mut requests, permits) = back_end(&clock.env(), answers.leak()).await;
+    permits.add_permits(100);
+    let config = TokenConfig {
+        jwks_public_endpoint: url.replace("/ask", "/{{realm}}/keys"),
+        issuer_regex: "^id/(?P<realm>.*)$".to_owned(),
+        insecure_skip_jwks_endpoint_safety_check: true,
+        ..TokenConfig::default()
+    };
+    let verifier = Verifier::new(TOKEN, &config, 4, &clock.env()).expect("valid");
+    let of = |issuer: &str, kid: &str| {
+        let header = Header { kid: Some(kid.to_owned()), ..Header::new(Algorithm::ES256) };
+        encode(&header, &serde_json::json!({"sub": "ann", "iss": issuer}), &signing()).expect("signed")
+    };
+    for (issuer, kid, path) in [("id/one", "a", "/one/keys"), ("id/two", "b", "/two/keys")] {
+        assert_eq!(user(&verifier, &of(issuer, kid)).await, Ok("ann".to_owned()));
+        assert!(requests.recv().await.expect("a request").1.starts_with(&format!("GET {path}?")));
+    }
+    assert_eq!(user(&verifier, &of("id/one", "a")).await, Ok("ann".to_owned()));
+    assert_eq!(user(&verifier, &of("id/two", "a")).await, Err(TokenError::KeyUnavailable), "a key of another issuer");
+    for issuer in ["other/one", "", "id/..", "id/", "id/a b"] {
+        assert!(matches!(user(&verifier, &of(issuer, "a")).await, Err(TokenError::Invalid(_))), "{issuer}");
+    }
+    assert_eq!(fetches(&verifier), (2, 0));
+    // Beyond the bound, sets without keys are dropped first.
+    let sets = verifier.key_sets.as_ref().expect("configured");
+    for n in 0..SETS_MAX + 9 {
+        sets.of(&BTreeMap::from([("realm".to_owned(), n.to_string())])).expect("a URL");
+    }
+    assert_eq!(user(&verifier, &of("id/one", "a")).await, Ok("ann".to_owned()));
+    assert_eq!(fetches(&verifier), (2, 0));
 }
 
 #[test]

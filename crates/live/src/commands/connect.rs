@@ -40,8 +40,20 @@ struct Admitted {
     subs: BTreeMap<String, SubscribeOptions>,
     /// The subscriptions that a token requests.
     token_channels: BTreeSet<String>,
-    /// The back end decides alone which subscriptions the session begins with.
-    by_proxy: bool,
+    /// The source of its user.
+    source: UserSource,
+}
+
+/// The source of the user of a session.
+#[derive(Default, PartialEq)]
+enum UserSource {
+    /// A token, or nothing.
+    #[default]
+    Token,
+    /// The back end, which decides alone which channels the session begins with.
+    Proxy,
+    /// A header of the HTTP request. As in Centrifugo, the session begins without channels.
+    Header,
 }
 
 /// The subscriptions that are made together with a session.
@@ -132,15 +144,20 @@ impl Node {
                     lasts: ttl(None, Some(i64::try_from(reply.expire_at).unwrap_or(i64::MAX)), now_s)?,
                     subs,
                     token_channels: BTreeSet::new(),
-                    by_proxy: true,
+                    source: UserSource::Proxy,
                 });
             }
             if !client.insecure && !client.allow_anonymous_connect_without_token {
-                return Err(Refused::End(codes::BAD_PROTOCOL));
+                let user = identity.user_in_header(&client.user_id_http_header);
+                let user = user.ok_or(Refused::End(codes::BAD_PROTOCOL))?;
+                return Ok(Admitted { user, source: UserSource::Header, ..Admitted::default() });
             }
             return Ok(Admitted::default());
         };
         let (mut claims, info) = self.connect_claims(&request.token, key)?;
+        if claims.sub.is_empty() && client.disallow_anonymous_connection_tokens {
+            return Err(Refused::End(codes::DISCONNECT_PERMISSION_DENIED));
+        }
         let subs = subs_of(&mut claims);
         Ok(Admitted {
             lasts: ttl(claims.exp, claims.expire_at, now_s)?,
@@ -150,7 +167,7 @@ impl Node {
             meta: claims.meta,
             token_channels: subs.keys().cloned().collect(),
             subs,
-            by_proxy: false,
+            source: UserSource::Token,
         })
     }
 
@@ -179,17 +196,21 @@ impl Node {
             Some(admitted) => admitted,
             None => self.admit(&identity, &request, key.as_deref()).await?,
         };
-        let Admitted { user, info, data, meta, lasts, mut subs, token_channels, by_proxy } = admitted;
-        if !by_proxy {
+        let Admitted { user, info, data, meta, lasts, mut subs, token_channels, source } = admitted;
+        if source == UserSource::Token {
             self.add_requested(&user, &request, &mut subs)?;
         }
         (identity.user, identity.token_channels) = (user, token_channels);
         identity.learn(info, meta);
         let identity = Arc::new(identity);
-        if !self.enter(session, &identity) {
+        let personal = &self.config.client.subscribe_to_user_personal_channel;
+        let alone = personal.enabled && personal.single_connection && source != UserSource::Header;
+        if !self.enter(session, &identity, alone) {
             return Err(Refused::End(codes::CONNECTION_LIMIT));
         }
-        if let Some(personal) = self.config.personal_channel(&identity.user) {
+        if source != UserSource::Header
+            && let Some(personal) = self.config.personal_channel(&identity.user)
+        {
             subs.entry(personal).or_default();
         }
         if (1..subs.len()).contains(&self.config.client.channel_limit) {
@@ -217,7 +238,7 @@ impl Node {
             // A unidirectional client sends no pongs.
             pong: !unidirectional && !frame_pings,
             node: if emulated { self.start.clone() } else { String::new() },
-            time: now_ms as i64,
+            time: if self.config.client.connect_include_server_time { now_ms as i64 } else { 0 },
             subs: results,
         };
         let reply = Box::new(match unidirectional {

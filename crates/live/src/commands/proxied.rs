@@ -96,8 +96,12 @@ impl Node {
 
     /// Sends an RPC to the back end.
     pub(super) async fn ask_rpc(&self, identity: &SessionIdentity, request: &RpcRequest) -> Result<RpcResult, Refused> {
+        let ping = &self.config.rpc.ping;
+        if ping.enabled && request.method == ping.method {
+            return Ok(RpcResult::default());
+        }
         if !self.proxies.has(ProxyEvent::Rpc) {
-            return Err(codes::NOT_AVAILABLE.into());
+            return Err(if ping.enabled { codes::METHOD_NOT_FOUND } else { codes::NOT_AVAILABLE }.into());
         }
         let namespace = self.config.rpc.namespace_of(&request.method).ok_or(codes::METHOD_NOT_FOUND)?;
         let proxy = self.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);

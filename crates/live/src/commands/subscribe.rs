@@ -231,7 +231,7 @@ impl Node {
         &self,
         caller: Caller<'_>,
         options: &NamespaceOptions,
-        request: SubscribeRequest,
+        mut request: SubscribeRequest,
         kind: SubscriptionKind,
         mode: Mode,
     ) -> Result<PreparedSubscription, Refused> {
@@ -252,6 +252,8 @@ impl Node {
             from_server: mode.from_server,
         };
         self.to(caller.session, subscribing);
+        let cached = options.auto_cache_recover && options.force_recovery_mode == "cache";
+        request.recover |= recoverable && cached && !mode.from_server;
         let was_recovering = request.recover;
         let result = SubscribeResult { recoverable, positioned, delta, was_recovering, ..SubscribeResult::default() };
         let outcome = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;

@@ -16,6 +16,7 @@ use super::*;
 
 mod answers;
 mod names;
+mod options;
 mod rights;
 
 mod tokens;

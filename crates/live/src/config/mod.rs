@@ -8,9 +8,11 @@ mod centrifugo;
 mod duration;
 mod endpoints;
 pub(crate) mod grpc;
+pub(crate) mod jwks;
 mod namespace;
 pub(crate) mod proxy;
 pub(crate) mod proxy_grpc;
+mod rpc;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;
@@ -21,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
 use self::auth::{SubscriptionTokenConfig, TokenConfig};
-use self::proxy::{ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
+use self::proxy::{ChannelProxies, ClientProxies, ProxyConfig};
+use self::rpc::RpcConfig;
 
 pub use centrifugo::CentrifugoOptions;
 pub use duration::GoDuration;
@@ -89,6 +92,15 @@ pub struct ClientConfig {
     pub allowed_origins: Vec<String>,
     /// Accept sessions without a token, with an empty user.
     pub allow_anonymous_connect_without_token: bool,
+    /// Refuse connection tokens without a user.
+    pub disallow_anonymous_connection_tokens: bool,
+    /// The header of an HTTP request with the user of a session that has no token. The proxy in
+    /// front of the server must remove it from the requests of clients.
+    pub user_id_http_header: String,
+    /// Accept tokens whatever their signature. For tests.
+    pub insecure_skip_token_signature_verify: bool,
+    /// Whether answers to connect contain the time of the server.
+    pub connect_include_server_time: bool,
     /// Skip all permission checks. For tests.
     pub insecure: bool,
     /// Maximum number of subscriptions of a session.
@@ -126,6 +138,10 @@ impl Default for ClientConfig {
             proxy: ClientProxies::default(),
             allowed_origins: Vec::new(),
             allow_anonymous_connect_without_token: false,
+            disallow_anonymous_connection_tokens: false,
+            user_id_http_header: String::new(),
+            insecure_skip_token_signature_verify: false,
+            connect_include_server_time: false,
             insecure: false,
             channel_limit: 128,
             user_connection_limit: 0,
@@ -151,6 +167,8 @@ pub struct PersonalChannelConfig {
     pub enabled: bool,
     /// The namespace of the channel.
     pub personal_channel_namespace: String,
+    /// Whether a new session of a user ends the other ones.
+    pub single_connection: bool,
 }
 
 /// Options of channels.
@@ -163,6 +181,8 @@ pub struct ChannelConfig {
     pub namespaces: Vec<Namespace>,
     /// Proxies for channel events, for the namespaces that enable them.
     pub proxy: ChannelProxies,
+    /// How long the epoch and offset of a channel without publications are kept.
+    pub history_meta_ttl: GoDuration,
     /// Maximum length of a channel name in bytes.
     pub max_length: usize,
     /// The prefix of channels that need a token, whatever the namespace permits.
@@ -184,6 +204,7 @@ impl Default for ChannelConfig {
             without_namespace: NamespaceOptions::default(),
             namespaces: Vec::new(),
             proxy: ChannelProxies::default(),
+            history_meta_ttl: GoDuration::seconds(30 * 24 * 3600),
             max_length: CHANNEL_BYTES_MAX,
             private_prefix: "$".to_owned(),
             namespace_boundary: ":".to_owned(),
@@ -234,6 +255,11 @@ impl LiveConfig {
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {
             return fail(format!("personal_channel_namespace: no namespace {namespace:?} is configured"));
         }
+        let space = self.channel.namespaces.iter().find(|one| personal.enabled && one.name == *namespace);
+        let options = space.map_or(&self.channel.without_namespace, |space| &space.options);
+        if personal.single_connection && !options.presence {
+            return fail("single_connection needs presence in the namespace of the personal channel".into());
+        }
         if self.client.ping_interval.0 < Duration::from_secs(1) || self.client.pong_timeout >= self.client.ping_interval
         {
             return fail("client.ping_interval: use at least 1s, and more than client.pong_timeout".into());
@@ -259,6 +285,13 @@ impl LiveConfig {
         let written = std::iter::once(&self.channel.without_namespace).chain(options).map(|one| &one.channel_regex);
         let compiled = written.filter(|regex| !regex.is_empty()).map(|regex| Ok((regex.clone(), Regex::new(regex)?)));
         compiled.collect::<Result<_, regex::Error>>().map_err(|e| LiveConfigError(format!("channel_regex: {e}")))
+    }
+
+    /// The longest time that a namespace keeps the epoch and offset of channels without
+    /// publications. All channels keep them as long.
+    pub fn channel_retention(&self) -> Duration {
+        let given = self.all_options().map(|(_, options)| options.history_meta_ttl.0);
+        given.fold(self.channel.history_meta_ttl.0, Duration::max)
     }
 
     /// The format of published data under these options.
@@ -351,9 +384,20 @@ mod tests {
             (r#"{"websocket": {"compression": true, "compression_level": 10}}"#, "compression_level: 1 to 9"),
             (r#"{"websocket": {"compression_prepared_message_cache_size": 1}}"#, "compression_prepared"),
             (r#"{"uni_websocket": {"enabled": true, "compression": true}}"#, "compression"),
-            (r#"{"client": {"token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
-            (r#"{"client": {"subscription_token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
-            (r#"{"client": {"subscription_token": {"issuer_regex": "x"}}}"#, "client.subscription_token"),
+            (r#"{"client": {"token": {"issuer_regex": "("}}}"#, "client.token.issuer_regex"),
+            (r#"{"client": {"token": {"issuer": "x", "issuer_regex": "x"}}}"#, "issuer_regex, not both"),
+            (r#"{"client": {"token": {"audience": "x", "audience_regex": "x"}}}"#, "audience_regex, not both"),
+            (r#"{"client": {"token": {"user_id_claim": "a..b"}}}"#, "client.token.user_id_claim"),
+            (r#"{"client": {"token": {"user_id_claim": "a-b"}}}"#, "client.token.user_id_claim"),
+            (r#"{"client": {"token": {"issuer_rgx": "x"}}}"#, "issuer_rgx"),
+            (r#"{"client": {"subscription_token": {"issuer_rgx": "x"}}}"#, "issuer_rgx"),
+            (r#"{"client": {"subscription_token": {"issuer_rgx": "x"}}}"#, "client.subscription_token"),
+            (r#"{"client": {"user_id_http_header": "a b"}}"#, "client.user_id_http_header"),
+            (
+                r#"{"client": {"subscribe_to_user_personal_channel": {"enabled": true, "single_connection": true}}}"#,
+                "single_connection needs presence",
+            ),
+            (r#"{"channel": {"without_namespace": {"auto_cache_recover": true}}}"#, "auto_cache_recover needs"),
             (r#"{"client": {"subscription_token": {"enabled": "yes"}}}"#, "client.subscription_token.enabled"),
             (
                 r#"{"client": {"subscription_token": {"enabled": true, "jwks_public_endpoint": "keys"}}}"#,

@@ -54,6 +54,8 @@ pub struct NamespaceOptions {
     pub history_size: u64,
     /// How long publications are kept.
     pub history_ttl: GoDuration,
+    /// How long the epoch and offset of a channel are kept; 0: as in `channel`.
+    pub history_meta_ttl: GoDuration,
     /// Whether all subscriptions are positioned.
     pub force_positioning: bool,
     /// Whether a subscription is positioned on request.
@@ -64,6 +66,8 @@ pub struct NamespaceOptions {
     pub allow_recovery: bool,
     /// The kind of recovery: `stream` sends all missed publications, `cache` the newest one.
     pub force_recovery_mode: String,
+    /// Whether each subscription gets the newest publication, as if it asked to recover.
+    pub auto_cache_recover: bool,
     /// Whether sessions with a user may subscribe without a subscription token.
     pub allow_subscribe_for_client: bool,
     /// Whether anonymous sessions may too, if `allow_subscribe_for_client` is set.
@@ -215,6 +219,9 @@ impl NamespaceOptions {
         }
         if !matches!(self.force_recovery_mode.as_str(), "" | "stream" | "cache") {
             return Err("force_recovery_mode: use \"stream\" or \"cache\"".to_owned());
+        }
+        if self.auto_cache_recover && !(self.force_recovery && self.force_recovery_mode == "cache") {
+            return Err("auto_cache_recover needs force_recovery and force_recovery_mode \"cache\"".to_owned());
         }
         check_data_format(&self.publication_data_format)?;
         if self.allowed_delta_types.iter().any(|kind| kind != "fossil") {

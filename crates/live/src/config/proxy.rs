@@ -40,6 +40,8 @@ pub struct ProxyConfig {
     pub timeout: GoDuration,
     /// Headers of the client's HTTP request to forward.
     pub http_headers: Vec<String>,
+    /// Metadata of gRPC clients to forward. No client of this server uses gRPC: without effect.
+    pub grpc_metadata: Vec<String>,
     /// Headers of the client's connect command to forward, unless its HTTP request has them.
     pub emulated_headers: Vec<String>,
     /// Whether to send data as Base64, because it may not be JSON.
@@ -60,6 +62,7 @@ impl Default for ProxyConfig {
             endpoint: String::new(),
             timeout: GoDuration(Duration::from_secs(1)),
             http_headers: Vec::new(),
+            grpc_metadata: Vec::new(),
             emulated_headers: Vec::new(),
             binary_encoding: false,
             include_connection_meta: false,
@@ -135,53 +138,6 @@ pub struct ChannelProxies {
     pub publish: ProxyConfig,
     /// Extends expiring subscriptions.
     pub sub_refresh: ProxyConfig,
-}
-
-/// `rpc`: calls of clients to the back end.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RpcConfig {
-    /// The default proxy for calls.
-    pub proxy: ProxyConfig,
-    /// Options of methods without a namespace.
-    pub without_namespace: RpcNamespace,
-    /// Namespaces with their options.
-    pub namespaces: Vec<RpcNamespace>,
-    /// The end of the namespace in a method name.
-    pub namespace_boundary: String,
-}
-
-impl Default for RpcConfig {
-    fn default() -> Self {
-        Self {
-            proxy: ProxyConfig::default(),
-            without_namespace: RpcNamespace::default(),
-            namespaces: Vec::new(),
-            namespace_boundary: ":".to_owned(),
-        }
-    }
-}
-
-/// A namespace of methods.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RpcNamespace {
-    /// The name of the namespace.
-    pub name: String,
-    /// Whether its calls are permitted.
-    pub proxy_enabled: bool,
-    /// The proxy for its calls; empty or `default`: `rpc.proxy`.
-    pub proxy_name: String,
-}
-
-impl RpcConfig {
-    /// The namespace of a method; `None` if it is not configured.
-    pub fn namespace_of(&self, method: &str) -> Option<&RpcNamespace> {
-        match method.split_once(self.namespace_boundary.as_str()) {
-            None => Some(&self.without_namespace),
-            Some((name, _)) => self.namespaces.iter().find(|namespace| namespace.name == name),
-        }
-    }
 }
 
 /// The kinds of events that a back end decides on.
@@ -420,6 +376,18 @@ mod tests {
     }
 
     #[test]
+    fn options_without_effect_are_accepted() {
+        let http = r#"{"proxies": [{"name": "ab", "endpoint": "https://b", "grpc_metadata": ["a"],
+            "http": {"tls": {"enabled": true, "insecure_skip_verify": true, "client_ca_pem": "x"}}}]}"#;
+        let grpc = r#"{"client": {"proxy": {"connect": {"enabled": true, "endpoint": "grpc://b:1", "grpc_metadata": ["a"],
+            "grpc": {"compression": true, "static_metadata": {"Key": "v"}, "tls": {"client_ca_pem": "x"}}}}}}"#;
+        checked(http).expect("valid");
+        let metadata = checked(grpc).expect("valid").client.proxy.connect.grpc.static_metadata().expect("valid");
+        assert_eq!(metadata["key"], "v");
+        assert!(!format!("{metadata:?}").contains("\"v\""), "it may be a secret");
+    }
+
+    #[test]
     fn mistakes_and_unsupported_options_are_named() {
         let connect =
             |options: &str| format!(r#"{{"client": {{"proxy": {{"connect": {{"enabled": true, {options}}}}}}}}}"#);
@@ -427,17 +395,16 @@ mod tests {
             (connect(r#""endpoint": """#), "endpoint"),
             (connect(r#""endpoint": "grpc://b""#), "port"),
             (connect(r#""endpoint": "grpc://b:1/path""#), "path"),
-            (connect(r#""endpoint": "grpc://b:1", "grpc": {"compression": true}"#), "compression"),
+            (connect(r#""endpoint": "grpc://b:1", "grpc": {"static_metadata": {"grpc-x": "y"}}"#), "grpc-x"),
+            (connect(r#""endpoint": "grpc://b:1", "grpc": {"static_metadata": {"a": "é"}}"#), "static_metadata"),
             (connect(r#""endpoint": "grpc://b:1", "grpc": {"credentials_value": "x"}"#), "credentials_key"),
             (connect(r#""endpoint": "grpc://b:1", "grpc": {"credentials_key": "grpc-x"}"#), "grpc-x"),
             (connect(r#""endpoint": "grpc://b:1", "http_headers": ["Trace-Bin"]"#), "Trace-Bin"),
             (connect(r#""endpoint": "grpc://b:1", "http": {"static_headers": {"a": "b"}}"#), "static_headers"),
             (connect(r#""endpoint": "grpc://b:1", "grpc": {"tls": {"enabled": true, "key_pem": "x"}}"#), "grpc.tls"),
             (connect(r#""endpoint": "http://b", "grpc": {"tls": {"enabled": true}}"#), "grpc://"),
-            (connect(r#""endpoint": "http://b", "grpc_metadata": []"#), "grpc_metadata"),
             (connect(r#""endpoint": "http://b", "timeout": "0s""#), "timeout"),
             (connect(r#""endpoint": "http://b", "http_headers": ["Content-Length"]"#), "Content-Length"),
-            (connect(r#""endpoint": "https://b", "http": {"tls": {"client_ca_pem": "x"}}"#), "client_ca_pem"),
             (
                 connect(
                     r#""endpoint": "https://b", "http": {"tls": {"enabled": true, "key_pem": "x", "server_ca_pem": "gone.pem"}}"#,

@@ -1,5 +1,7 @@
 //! gRPC settings of proxies: Centrifugo v6's `grpc`.
 
+use std::collections::BTreeMap;
+
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,10 @@ pub struct ProxyGrpcConfig {
     pub credentials_key: String,
     /// The value of the entry.
     pub credentials_value: String,
+    /// Metadata of each request, unless a forwarded header replaces it.
+    pub static_metadata: BTreeMap<String, String>,
+    /// Compress requests. Without effect: they are not compressed.
+    pub compression: bool,
 }
 
 impl ProxyGrpcConfig {
@@ -49,7 +55,22 @@ impl ProxyGrpcConfig {
             names.iter().try_for_each(|name| metadata_name(name, place).map(drop))?;
         }
         self.tls.client("grpc.tls")?;
+        self.static_metadata()?;
         self.credentials().map(drop)
+    }
+
+    /// The metadata of each request that a forwarded header may replace.
+    pub(crate) fn static_metadata(&self) -> Result<HeaderMap, String> {
+        let entry = |(name, value): (&String, &String)| {
+            let place = "grpc.static_metadata";
+            let mut value = HeaderValue::from_str(value)
+                .ok()
+                .filter(|value| value.to_str().is_ok())
+                .ok_or_else(|| format!("{place}: {name}: not a valid metadata value"))?;
+            value.set_sensitive(true);
+            Ok((metadata_name(name, place)?, value))
+        };
+        self.static_metadata.iter().map(entry).collect()
     }
 
     /// The metadata of each request.

@@ -192,10 +192,19 @@ impl Node {
         partitions: usize,
     ) -> Result<Arc<Self>, LiveConfigError> {
         config.check()?;
+        if config.client.subscribe_to_user_personal_channel.single_connection && homes.node_name().is_some() {
+            let why = "client.subscribe_to_user_personal_channel.single_connection is not supported in a cluster";
+            return Err(LiveConfigError(why.to_owned()));
+        }
+        let skips_signatures = config.client.insecure_skip_token_signature_verify;
+        if skips_signatures {
+            tracing::warn!("INSECURE: client.insecure_skip_token_signature_verify is set: any client can be any user");
+        }
         let verifier = Verifier::new(TOKEN, &config.client.token, limits.waiting, &env)?;
+        let verifier = verifier.skipping_signatures(skips_signatures);
         let own = config.client.subscription_token.in_force();
         let own = own.map(|token| Verifier::new(SUBSCRIPTION_TOKEN, token, limits.waiting, &env));
-        let subscription_verifier = own.transpose()?;
+        let subscription_verifier = own.transpose()?.map(|own| own.skipping_signatures(skips_signatures));
         let proxies = Proxies::new(&config, limits.proxy_requests, limits.waiting, &env)?;
         let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
         let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
@@ -252,6 +261,7 @@ impl Node {
         });
         let sessions: Arc<dyn Sessions> = node.clone();
         node.homes.set_sessions(&sessions);
+        node.homes.set_retention(node.config.channel_retention());
         Ok(node)
     }
 
@@ -384,11 +394,15 @@ impl Node {
     }
 
     /// Registers a session; `false` if its user has reached the session limit.
-    pub(crate) fn enter(&self, session: SessionId, identity: &Arc<SessionIdentity>) -> bool {
+    pub(crate) fn enter(&self, session: SessionId, identity: &Arc<SessionIdentity>, alone: bool) -> bool {
         let mut part = self.part(&self.users, &identity.user).lock();
         let sessions = part.entry(identity.user.clone()).or_default();
         let limit = self.config.client.user_connection_limit;
-        if limit > 0 && !identity.user.is_empty() && sessions.len() >= limit {
+        if alone && !identity.user.is_empty() {
+            for (other, _) in sessions.values() {
+                self.to(*other, SessionMessage::Disconnect(codes::CONNECTION_LIMIT));
+            }
+        } else if limit > 0 && !identity.user.is_empty() && sessions.len() >= limit {
             return false;
         }
         sessions.insert(identity.client, (session, identity.clone()));

@@ -100,6 +100,8 @@ impl Proxies {
     /// `waiting` queued.
     pub(crate) fn new(config: &LiveConfig, limit: usize, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
         let mut all = Self::default();
+        // The session keeps the header with its user until it is admitted.
+        all.http_headers.extend([&config.client.user_id_http_header].map(|name| name.to_ascii_lowercase()));
         for ((event, name), proxy) in used(config)? {
             let fail = |e: String| LiveConfigError(format!("the {} proxy {name:?}: {e}", event.name()));
             let wrong = |e: String| fail(format!("endpoint: {:?}: {e}", proxy.endpoint));
@@ -124,7 +126,10 @@ impl Proxies {
             let built = Proxy {
                 event,
                 name: name.clone(),
-                static_headers: proxy.static_headers().map_err(fail)?,
+                static_headers: match proxy.is_grpc() {
+                    true => proxy.grpc.static_metadata().map_err(fail)?,
+                    false => proxy.static_headers().map_err(fail)?,
+                },
                 http_headers: names(&proxy.http_headers, "http_headers").map_err(fail)?,
                 emulated_headers: names(&proxy.emulated_headers, "emulated_headers").map_err(fail)?,
                 client,

@@ -1,6 +1,7 @@
 //! Channels over all shards: each is at home on its slot's disk, and moves with the slot.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -58,6 +59,13 @@ impl Store {
     /// Sets the receiver of publications.
     pub fn set_channel_sink(&self, sink: &Arc<dyn ChannelSink>) {
         self.topology().open().for_each(|(_, shard)| shard.core.channels.set_sink(sink.clone()));
+    }
+
+    /// Sets how long a channel without publications keeps its epoch and offset; 30 days is the
+    /// minimum. Before it is set, no channel is forgotten.
+    pub fn set_channel_retention(&self, retention: Duration) {
+        let ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        self.topology().open().for_each(|(_, shard)| shard.core.channels.set_forgotten_after(ms));
     }
 }
 

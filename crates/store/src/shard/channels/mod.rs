@@ -9,7 +9,7 @@ pub(crate) mod tails;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -32,7 +32,7 @@ use record::PublicationMeta;
 use state::{Channel, ChannelState, HeldPublication, Loaded};
 use tails::Tails;
 
-/// Time without publications after which a channel is forgotten, with its last offset.
+/// Minimum time without publications after which a channel is forgotten, with its last offset.
 pub(crate) const FORGOTTEN_AFTER_MS: u64 = 30 * 24 * 3600 * 1000;
 
 /// Maximum bytes of a channel name.
@@ -53,6 +53,9 @@ pub(crate) struct Channels {
     hasher: RandomState,
     sink: RwLock<Option<Arc<dyn ChannelSink>>>,
     outbox: OnceLock<Arc<Outbox>>,
+    /// Milliseconds without publications after which a channel is forgotten. None is before it is
+    /// set.
+    forgotten_after_ms: AtomicU64,
     pub(crate) tails: Arc<Tails>,
 }
 
@@ -64,6 +67,7 @@ impl Channels {
             hasher: RandomState::new(),
             sink: RwLock::default(),
             outbox: OnceLock::new(),
+            forgotten_after_ms: AtomicU64::new(u64::MAX),
             tails: Arc::new(Tails::new(tail_bytes_max)),
         }
     }
@@ -74,6 +78,15 @@ impl Channels {
 
     pub(crate) fn set_sink(&self, sink: Arc<dyn ChannelSink>) {
         *self.sink.write() = Some(sink);
+    }
+
+    /// Sets the time without publications after which a channel is forgotten, in milliseconds.
+    pub(crate) fn set_forgotten_after(&self, ms: u64) {
+        self.forgotten_after_ms.store(ms.max(FORGOTTEN_AFTER_MS), Ordering::Relaxed);
+    }
+
+    pub(crate) fn forgotten_after_ms(&self) -> u64 {
+        self.forgotten_after_ms.load(Ordering::Relaxed)
     }
 
     /// The receiver of publications.

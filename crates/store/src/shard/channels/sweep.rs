@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::PARTS;
 use super::record::PublicationMeta;
-use super::{FORGOTTEN_AFTER_MS, PARTS};
 use crate::StoreError;
 use crate::record::{Value, keys};
 use crate::shard::core::Core;
@@ -74,7 +74,7 @@ impl Core {
         if !self.index.is_well() {
             return Ok(None);
         }
-        let now_ms = self.clock.now_ms();
+        let (now_ms, forgotten_after_ms) = (self.clock.now_ms(), self.channels.forgotten_after_ms());
         let mut over: Vec<Bytes> = Vec::new();
         let mut entries = self.index.range(from, Some(&[keys::PUBLICATIONS + 1])).peekable();
         let mut next = None;
@@ -91,7 +91,7 @@ impl Core {
                 None => true,
             };
             let ends = if newest {
-                meta.time_ms.saturating_add(meta.ttl_ms).saturating_add(FORGOTTEN_AFTER_MS) <= now_ms
+                meta.time_ms.saturating_add(meta.ttl_ms).saturating_add(forgotten_after_ms) <= now_ms
             } else {
                 meta.expired(now_ms)
             };
@@ -272,6 +272,44 @@ mod tests {
         assert_eq!(left(&store).await, (5, true));
         clocks.pass(3601);
         assert_eq!(left(&store).await, (0, false));
+    }
+
+    #[tokio::test]
+    async fn an_unused_channel_keeps_its_position_for_the_configured_time() {
+        const DAY: u64 = 24 * 3600;
+        let clocks = Clocks::new();
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &clocks.env(), &format).await.expect("formats");
+        let index = IndexKind::memory();
+        let open = || Store::open(disk.clone(), index.clone(), clocks.env(), StoreOptions::default());
+        let store = open().await.expect("opens").0;
+        let new = NewPublication {
+            body: Bytes::from_static(b"x"),
+            history_size: 100,
+            history_ttl_ms: 1000,
+            durability: Durability::Sync,
+            priority: Priority::Write,
+        };
+        store.channel("c").expect("a channel").publish(new).await.expect("published");
+        let position = |store: &Store| {
+            let shard = store.topology().open().next().expect("a disk").1.clone();
+            shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+            store.channel("c").expect("a channel").position().expect("read")
+        };
+        let before = position(&store);
+        // Until the time is set, nothing is forgotten: a server starts with its store.
+        store.close().await.expect("closed");
+        clocks.pass(50 * DAY);
+        let store = open().await.expect("opens").0;
+        clocks.pass(3601);
+        assert_eq!((position(&store), before.offset), (before, 1));
+        store.set_channel_retention(Duration::from_secs(60 * DAY));
+        assert_eq!(position(&store), before);
+        // Less than 30 days counts as 30 days.
+        store.set_channel_retention(Duration::ZERO);
+        assert_ne!(position(&store), before);
+        assert_eq!(position(&store).offset, 0);
     }
 
     #[test]

@@ -258,6 +258,7 @@ impl Store {
         if let Some(sink) = first.core.channels.sink() {
             new.core.channels.set_sink(sink);
         }
+        new.core.channels.set_forgotten_after(first.core.channels.forgotten_after_ms());
         new.core.channels.set_outbox(&self.0.outbox);
         let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
         let members = topology.members().iter().cloned().chain([member]).collect();
