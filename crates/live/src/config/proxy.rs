@@ -40,8 +40,6 @@ pub struct ProxyConfig {
     pub timeout: GoDuration,
     /// Headers of the client's HTTP request to forward.
     pub http_headers: Vec<String>,
-    /// Metadata of gRPC clients to forward. No client of this server uses gRPC: without effect.
-    pub grpc_metadata: Vec<String>,
     /// Headers of the client's connect command to forward, unless its HTTP request has them.
     pub emulated_headers: Vec<String>,
     /// Whether to send data as Base64, because it may not be JSON.
@@ -62,7 +60,6 @@ impl Default for ProxyConfig {
             endpoint: String::new(),
             timeout: GoDuration(Duration::from_secs(1)),
             http_headers: Vec::new(),
-            grpc_metadata: Vec::new(),
             emulated_headers: Vec::new(),
             binary_encoding: false,
             include_connection_meta: false,
@@ -376,12 +373,9 @@ mod tests {
     }
 
     #[test]
-    fn options_without_effect_are_accepted() {
-        let http = r#"{"proxies": [{"name": "ab", "endpoint": "https://b", "grpc_metadata": ["a"],
-            "http": {"tls": {"enabled": true, "insecure_skip_verify": true, "client_ca_pem": "x"}}}]}"#;
-        let grpc = r#"{"client": {"proxy": {"connect": {"enabled": true, "endpoint": "grpc://b:1", "grpc_metadata": ["a"],
-            "grpc": {"compression": true, "static_metadata": {"Key": "v"}, "tls": {"client_ca_pem": "x"}}}}}}"#;
-        checked(http).expect("valid");
+    fn static_metadata() {
+        let grpc = r#"{"client": {"proxy": {"connect": {"enabled": true, "endpoint": "grpc://b:1",
+            "grpc": {"static_metadata": {"Key": "v"}}}}}}"#;
         let metadata = checked(grpc).expect("valid").client.proxy.connect.grpc.static_metadata().expect("valid");
         assert_eq!(metadata["key"], "v");
         assert!(!format!("{metadata:?}").contains("\"v\""), "it may be a secret");

@@ -27,8 +27,6 @@ pub struct ProxyGrpcConfig {
     pub credentials_value: String,
     /// Metadata of each request, unless a forwarded header replaces it.
     pub static_metadata: BTreeMap<String, String>,
-    /// Compress requests. Without effect: they are not compressed.
-    pub compression: bool,
 }
 
 impl ProxyGrpcConfig {

@@ -22,8 +22,6 @@ pub struct ProxyTlsConfig {
     pub key_pem: String,
     /// Certificate authorities of the back end, instead of those of the operating system.
     pub server_ca_pem: String,
-    /// Certificate authorities of clients. They are for servers: without effect.
-    pub client_ca_pem: String,
     /// Accept any certificate of the back end. For tests.
     pub insecure_skip_verify: bool,
     /// The name that the certificate of the back end must have, if not the host of the endpoint.

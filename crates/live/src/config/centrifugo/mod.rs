@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use self::rules::{Effect, Rule};
-use super::proxy::{ProxyConfig, RpcNamespace, StatusTransform};
+use super::proxy::{ProxyConfig, StatusTransform};
+use super::rpc::RpcNamespace;
 use super::{GoDuration, LiveConfig, LiveConfigError, Namespace};
 
 /// Options of Centrifugo, read.
