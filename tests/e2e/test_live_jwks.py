@@ -119,4 +119,4 @@ def test_a_template_as_endpoint_is_refused_with_a_remedy(make_server, tmp_path):
     client = {"token": {"jwks_public_endpoint": "https://keys.example.com/{{realm}}/certs"}}
     with pytest.raises(Exception) as refused:
         live_server(make_server, tmp_path, {**CONFIG, "client": client})
-    assert "{{realm}}" in str(refused.value) and "set the URL of one set of keys" in str(refused.value)
+    assert "{{realm}}" in str(refused.value) and "issuer_regex and audience_regex have no group" in str(refused.value)
