@@ -42,14 +42,9 @@ async fn node_of(client: &str) -> Arc<Node> {
     node_with(&config).await
 }
 
-/// A node with this configuration.
-pub(crate) async fn node_with(config: &str) -> Arc<Node> {
-    let env = Env::tokio();
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
-    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
-    Log::format(&disk, &env, &format).await.expect("formats");
-    let opened = Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await;
-    let limits = Limits {
+/// Two may run at a time, and one may wait.
+fn limits() -> Limits {
+    Limits {
         connects: 2,
         subscribes: 2,
         history_reads: 2,
@@ -65,10 +60,19 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         history_bytes_max: 10_000,
         compression_bytes_max: 0,
         slow_request: Duration::from_secs(1),
-    };
+    }
+}
+
+/// A node with this configuration.
+pub(crate) async fn node_with(config: &str) -> Arc<Node> {
+    let env = Env::tokio();
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+    Log::format(&disk, &env, &format).await.expect("formats");
+    let opened = Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await;
     let config = serde_json::from_str(config).expect("valid");
     let homes = Channels::alone(opened.expect("opens").0, env.clone());
-    Node::new(config, &limits, homes, env, 1).expect("starts")
+    Node::new(config, &limits(), homes, env, 1).expect("starts")
 }
 
 fn connection() -> ConnectionInfo {

@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
+use steadfast_cluster::{ChannelsOptions, NodeAddress, Roster};
 
 use super::tokens::messages;
 use super::*;
@@ -173,6 +174,19 @@ async fn a_new_session_may_end_the_other_ones_of_its_user() {
     for (slot, user, ended) in [(1, "ann", 0), (2, "bob", 0), (3, "ann", 1), (4, "", 0), (5, "", 0)] {
         assert_eq!(connect(slot, user).await, ended, "{slot}");
     }
+}
+
+#[tokio::test]
+async fn a_cluster_cannot_end_the_other_sessions_of_a_user() {
+    let config = r#"{"client": {"subscribe_to_user_personal_channel": {"enabled": true, "single_connection": true}},
+        "channel": {"without_namespace": {"presence": true}}}"#;
+    let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:7000") };
+    let nodes = ["a", "b"].map(node).to_vec();
+    let roster = Arc::new(Roster::new("b", nodes, &["a".to_owned()]).expect("valid"));
+    let homes = Channels::new(None, roster, &ChannelsOptions::default(), Env::tokio());
+    let config = serde_json::from_str(config).expect("valid");
+    let refused = Node::new(config, &limits(), homes, Env::tokio(), 1).map(drop).expect_err("refused");
+    assert!(refused.0.contains("single_connection"), "{refused}");
 }
 
 #[tokio::test]
