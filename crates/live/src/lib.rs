@@ -37,7 +37,9 @@ mod session;
 mod socket;
 mod websocket;
 
-pub use config::{CentrifugoOptions, GrpcApiConfig, LiveConfig, LiveConfigError, ProxyTlsConfig, ServerTlsConfig};
+pub use config::{
+    CentrifugoOptions, GrpcApiConfig, LiveConfig, LiveConfigError, ProxyTlsConfig, ServerTlsConfig, TokenConfig,
+};
 pub use door::{DoorOptions, LiveDoor, Workers};
 
 pub use grpc_api::GrpcDoor;

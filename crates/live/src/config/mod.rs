@@ -22,10 +22,11 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
-use self::auth::{SubscriptionTokenConfig, TokenConfig};
+use self::auth::SubscriptionTokenConfig;
 use self::proxy::{ChannelProxies, ClientProxies, ProxyConfig};
 use self::rpc::RpcConfig;
 
+pub use auth::TokenConfig;
 pub use centrifugo::CentrifugoOptions;
 pub use duration::GoDuration;
 pub(crate) use endpoints::Endpoint;

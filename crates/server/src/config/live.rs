@@ -30,7 +30,11 @@ impl Config {
             )),
             Some(path) => of_file(path, std::env::vars()),
             None => match serde_json::to_value(&self.channels) {
-                Ok(Value::Object(tables)) => {
+                Ok(Value::Object(mut tables)) => {
+                    if self.channels.http_server == LiveConfig::default().http_server {
+                        // Tables without the section do not name a port.
+                        tables.remove("http_server");
+                    }
                     let read = CentrifugoOptions::read(tables, std::env::vars());
                     read.map_err(|e| ConfigError::new(e.to_string()))
                 }

@@ -155,6 +155,21 @@ fn options_of_the_live_door_stand_in_one_place() {
 }
 
 #[test]
+fn the_live_port_is_that_of_http_server_if_it_is_named() {
+    let listen = |text: &str| {
+        let mut config = parse(text).expect("valid");
+        config.adopt_http_server().expect("valid");
+        config.live.listen.map(|address| address.to_string()).unwrap_or_default()
+    };
+    assert_eq!(listen(""), "127.0.0.1:8000");
+    assert_eq!(listen("[live.http_api]\nkey = \"k\""), "127.0.0.1:8000");
+    let named = "[live.http_server]\naddress = \"127.0.0.1\"\nport = 8100";
+    assert_eq!(listen(named), "127.0.0.1:8100");
+    assert_eq!(listen(&format!("[live]\nlisten = \"127.0.0.1:8200\"\n{named}")), "127.0.0.1:8200");
+    assert_eq!(listen(&format!("[live]\nlisten = \"\"\n{named}")), "");
+}
+
+#[test]
 fn lists_of_disks() {
     let text = "[data]\ndir = \"d\"\npool = \"/dev/x\"\n[superdisk]\nfast = [\"/dev/a\", \"b\"]\n";
     let config = parse(text).expect("valid");

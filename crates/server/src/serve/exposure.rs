@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 
 use steadfast_flow::Env;
-use steadfast_live::LiveConfig;
+use steadfast_live::{LiveConfig, TokenConfig};
 
 use crate::config::{Config, EdgeBucketSpec, Webhook};
 use crate::net::tls;
@@ -94,8 +94,8 @@ pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String
         || config.edge.buckets.0.iter().any(EdgeBucketSpec::has_secret);
     let of_live = !live.http_api.key.is_empty()
         || !live.grpc_api.key.is_empty()
-        || !live.client.token.hmac_secret_key.is_empty()
-        || live.client.subscription_token.in_force().is_some_and(|token| !token.hmac_secret_key.is_empty());
+        || has_keys(&live.client.token)
+        || live.client.subscription_token.in_force().is_some_and(has_keys);
     secrets.extend(config.files.iter().filter(|_| own || (of_live && config.live.config.is_none())));
     secrets.extend(config.live.config.iter().filter(|_| of_live));
     let readable = |path: &std::path::Path| {
@@ -109,6 +109,11 @@ pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String
         })
     };
     secrets.into_iter().filter_map(|path| readable(path)).collect()
+}
+
+/// Whether a section of tokens has secret keys.
+fn has_keys(token: &TokenConfig) -> bool {
+    !token.hmac_secret_key.is_empty() || !token.hmac_previous_secret_key.is_empty()
 }
 
 /// The warning for a certificate that expires at `expires_s`, if it needs one.
