@@ -32,6 +32,7 @@ use crate::handler::Handler;
 use crate::io::{ConnectionState, StallIo};
 use crate::md5::Md5Pool;
 use crate::options::{IpNetwork, S3Options};
+use crate::probes;
 use crate::refused::refuse_early;
 use crate::signed;
 
@@ -239,6 +240,8 @@ impl S3Door {
         let origin = cors::allowed(&shared.options.allowed_origins, request.headers());
         let mut response = if origin.is_some() && cors::is_preflight(&request) {
             cors::preflight(request.headers())
+        } else if probes::is_probe(&request) {
+            probes::answer()
         } else {
             // The future is large; boxed, it is not copied with the futures that hold it.
             stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &state))).await
@@ -343,6 +346,12 @@ impl S3Door {
             response.headers_mut().remove(CONTENT_LENGTH);
         }
         about.complete(response, &context.id, &self.0.options.domains);
+        if response.headers().contains_key("x-minio-error-code")
+            && let Ok(region) = HeaderValue::from_str(&self.0.options.region)
+        {
+            // An SDK that looks for the region of a bucket reads it from a refused HEAD, too.
+            response.headers_mut().insert("x-amz-bucket-region", region);
+        }
         if context.unread() > unread_max {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -23,6 +23,7 @@ mod md5;
 mod operations;
 mod ops;
 mod options;
+mod probes;
 mod receive;
 mod refused;
 mod served;

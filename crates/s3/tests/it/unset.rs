@@ -97,3 +97,19 @@ async fn errors_have_a_message_the_bucket_and_the_key() {
     let head = c.call("HEAD", "/Bad_Name").send().await.expect(400);
     assert_eq!(head.header("x-minio-error-desc"), "The specified bucket is not valid.");
 }
+
+#[tokio::test]
+async fn health_checks_of_minio_need_no_signature() {
+    let c = Client::new().await;
+    for path in ["live", "ready", "cluster", "cluster/read"] {
+        let path = format!("/minio/health/{path}");
+        c.call("GET", &path).send_unsigned().await.expect(200);
+        c.call("HEAD", &path).send_unsigned().await.expect(200);
+        c.call("PUT", &path).send_unsigned().await.refused(403, "AccessDenied");
+        // A signed request names a bucket and a key.
+        c.get(&path).await.refused(404, "NoSuchBucket");
+    }
+    c.call("GET", "/minio/health/other").send_unsigned().await.refused(403, "AccessDenied");
+    let head = c.call("HEAD", "/bucket").send_unsigned().await.expect(403);
+    assert_eq!(head.header("x-amz-bucket-region"), "us-east-1");
+}
