@@ -27,9 +27,9 @@ NOT_CONFIGURED = {
 }
 
 
-def boto3_defaults(server, **options):
+def boto3_defaults(server, region="us-east-1", **options):
     """A client with nothing configured but the address and the keys."""
-    return boto3.client("s3", endpoint_url=server.endpoint, region_name="us-east-1", verify=server.tls,
+    return boto3.client("s3", endpoint_url=server.endpoint, region_name=region, verify=server.tls,
                         aws_access_key_id=sign.ACCESS, aws_secret_access_key=sign.SECRET, **options)
 
 
@@ -84,6 +84,14 @@ def test_boto3_presigns_by_default(shared):
 
 def test_boto3_presigns_by_default_over_tls(secure):
     presigns(secure, "presigned-over-tls")
+
+
+def test_regions_over_tls(secure):
+    for region in "US", "EU":
+        client = boto3_defaults(secure, region)
+        client.create_bucket(Bucket=f"in-{region.lower()}")
+        client.put_object(Bucket=f"in-{region.lower()}", Key="k", Body=b"data")
+        assert body(client.get_object(Bucket=f"in-{region.lower()}", Key="k")) == b"data"
 
 
 def test_a_thousand_puts_over_one_tls_connection(secure):
