@@ -16,6 +16,8 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
+use crate::error::invalid_argument;
+
 /// Prefixes of the headers that change what a request does.
 const COVERED: [&str; 2] = ["x-amz-", "x-steadfast-"];
 /// The signature always covers the hash of the body, even if its header is not signed.
@@ -31,7 +33,7 @@ pub(crate) const UNSIGNED: [&str; 3] = ["x-amz-user-agent", "x-amz-cf-id", "x-am
 pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let query = uri.query().unwrap_or_default();
     if is_presigned_v2(query) || headers.get(AUTHORIZATION).is_some_and(|v| v.as_bytes().starts_with(b"AWS ")) {
-        return check_v2(headers);
+        return check_v2(query, headers);
     }
     let presigned = is_presigned_v4(query);
     // The signature of a presigned URL covers its query string, from which `s3s` takes headers.
@@ -56,8 +58,15 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     Ok(())
 }
 
-/// A signature of version 2 covers every `x-amz-*` header, and no header of Steadfast's own.
-fn check_v2(headers: &HeaderMap) -> S3Result<()> {
+/// A signature of version 2 covers every `x-amz-*` header, and no header of Steadfast's own. A
+/// parameter that appears twice is not in what it signs.
+fn check_v2(query: &str, headers: &HeaderMap) -> S3Result<()> {
+    let mut names: Vec<_> =
+        form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name.to_ascii_lowercase()).collect();
+    names.sort();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(invalid_argument(format!("The query parameter {:.64} appears twice.", pair[0].escape_debug())));
+    }
     match headers.keys().find(|name| name.as_str().starts_with(COVERED[1])) {
         None => Ok(()),
         Some(name) => Err(not_signed(name.as_str())),

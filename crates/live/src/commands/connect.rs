@@ -280,7 +280,8 @@ impl Node {
             FirstSubscriptions { results: Vec::new(), subscribed: Vec::with_capacity(subs.len()), permits: Vec::new() };
         for (channel, terms) in subs {
             let asks = request.subs.get(&channel).cloned().unwrap_or_default();
-            let request = SubscribeRequest { channel: channel.clone(), ..asks };
+            // As in Centrifugo, such a subscription has no filter.
+            let request = SubscribeRequest { channel: channel.clone(), tf: None, ..asks };
             match self.subscribe_first(caller, request, &terms).await {
                 Ok((place, answer, permit)) => {
                     made.permits.extend(permit);

@@ -244,6 +244,9 @@ async fn complete_again(
     let absent = || store_error(StoreError::NoSuchUpload);
     let (bucket, key) = (&input.bucket, &input.key);
     let attributes = match handler.store.object(bucket, key) {
+        Ok(info) if input.mpu_object_size.is_some_and(|size| u64::try_from(size) != Ok(info.size)) => {
+            return Err(absent());
+        }
         Ok(info) => info.attributes,
         Err(StoreError::NoSuchKey) => return Err(absent()),
         Err(error) => return Err(store_error(error)),

@@ -78,6 +78,14 @@ async fn a_presigned_url_permits_nothing_else() {
     put().send_presigned_v2_with(later(), &[("X-Amz-Signature", "0")]).await.refused(400, "InvalidArgument");
     put().unsigned("authorization", "AWS access:0").send_presigned_v2(later()).await.refused(400, "InvalidArgument");
     put().send_presigned_v2(later() - 120).await.refused(403, "AccessDenied");
+    // A sub-resource that appears twice is not in what is signed.
+    for name in ["tagging", "acl", "uploads", "Tagging"] {
+        for method in ["GET", "PUT", "DELETE"] {
+            let url = c.call(method, "/bucket/k").body("");
+            let twice = url.send_presigned_v2_with(later(), &[(name, ""), (name, "")]).await;
+            twice.refused(400, "InvalidArgument");
+        }
+    }
     // The parameters of a listing are not covered, so a URL does not list.
     for path in ["/bucket", "/bucket?uploads", "/"] {
         c.call("GET", path).send_presigned_v2(later()).await.refused(403, "AccessDenied");

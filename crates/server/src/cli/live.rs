@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Failure;
-use crate::config::live::of_file;
+use crate::config::live::{of_file, variables};
 
 /// Arguments of `live`.
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ enum LiveCommand {
 /// Runs the command.
 pub fn run(args: &LiveArgs) -> Result<(), Failure> {
     let LiveCommand::Check { file } = &args.command;
-    let read = match of_file(file, std::env::vars()) {
+    let read = match of_file(file, variables()) {
         Ok(read) => read,
         Err(error) => {
             put!("{error}\n");

@@ -28,14 +28,14 @@ impl Config {
             Some(_) if self.channels != LiveConfig::default() => Err(ConfigError::new(
                 "live.config names a Centrifugo file, and [live] has tables of Centrifugo's options too: keep one of them",
             )),
-            Some(path) => of_file(path, std::env::vars()),
+            Some(path) => of_file(path, variables()),
             None => match serde_json::to_value(&self.channels) {
                 Ok(Value::Object(mut tables)) => {
                     if self.channels.http_server == LiveConfig::default().http_server {
                         // Tables without the section do not name a port.
                         tables.remove("http_server");
                     }
-                    let read = CentrifugoOptions::read(tables, std::env::vars());
+                    let read = CentrifugoOptions::read(tables, variables());
                     read.map_err(|e| ConfigError::new(e.to_string()))
                 }
                 _ => Err(ConfigError::new("[live] cannot be read")),
@@ -58,6 +58,11 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// The environment variables that are UTF-8.
+pub(crate) fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// The address with this name and port; all addresses of the host if the name is empty. Errors name

@@ -6,7 +6,7 @@ use super::tokens::messages;
 use super::*;
 use crate::partition::SubscribeOutcome;
 use crate::protocol::message::{
-    RefreshRequest, RpcRequest, SendRequest, StreamPosition, SubRefreshRequest, SubscribeResult,
+    FilterNode, RefreshRequest, RpcRequest, SendRequest, StreamPosition, SubRefreshRequest, SubscribeResult,
 };
 
 const CONFIG: &str = r#"{"client": {"token": {"hmac_secret_key": "s"}}, "rpc": {"namespaces": [{"name": "np"}]}, "channel": {
@@ -256,6 +256,16 @@ async fn a_connect_request_names_channels_to_begin_with() {
     ] {
         assert_eq!(connect(token, channels).await, (0, expected.into()), "{channels}");
     }
+    // A filter of such a subscription has no effect, whatever it is.
+    let tf = Some(FilterNode { op: "no such".to_owned(), ..FilterNode::default() });
+    let subs = [("open:a".to_owned(), SubscribeRequest { tf, ..SubscribeRequest::default() })].into();
+    let request = ConnectRequest { subs, ..ConnectRequest::default() };
+    assert_eq!(code(node.connect(SESSION, connection(), 1, request).await), 0);
+    let subscribing = messages(&node).into_iter().find_map(|message| match message {
+        SessionMessage::Subscribing { kind, .. } => Some(kind.filter.is_none()),
+        _ => None,
+    });
+    assert_eq!(subscribing, Some(true));
     assert_eq!(connect("", "no:such").await.0, -3501);
     assert_eq!(connect(&ann, "a b c").await.0, -3505);
     assert_eq!(connect(&ann, "a b").await.1, "a b closed:own");
