@@ -67,6 +67,9 @@ fn check_v2(query: &str, headers: &HeaderMap) -> S3Result<()> {
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(invalid_argument(format!("The query parameter {:.64} appears twice.", pair[0].escape_debug())));
     }
+    if headers.get(CONTENT_HASH).is_some_and(|hash| hash.as_bytes().starts_with(b"STREAMING-")) {
+        return Err(invalid_argument("Bodies in signed chunks need signature version 4."));
+    }
     match headers.keys().find(|name| name.as_str().starts_with(COVERED[1])) {
         None => Ok(()),
         Some(name) => Err(not_signed(name.as_str())),

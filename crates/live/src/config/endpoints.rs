@@ -15,7 +15,8 @@ pub struct HttpServerConfig {
     pub port: u16,
     /// The address of the internal port; empty: as `address`.
     pub internal_address: String,
-    /// A second port for the server API and `/health`, which the first one then lacks. Empty: none.
+    /// The port for the server API and `/health`, which the port of the clients then lacks; empty:
+    /// as `port`.
     pub internal_port: String,
     /// TLS of the ports.
     pub tls: ServerTlsConfig,
@@ -40,17 +41,21 @@ impl Default for HttpServerConfig {
 }
 
 impl HttpServerConfig {
-    /// The number of the internal port; `None` if there is no such port.
+    /// The address and port for back ends; `None` if they are those of the clients. Each of the two
+    /// may be that of the clients.
     ///
     /// # Errors
     /// The text is not a port; the message is for operators.
-    pub fn internal(&self) -> Result<Option<u16>, String> {
-        if self.internal_port.is_empty() {
-            return Ok(None);
-        }
-        let port: u16 =
-            self.internal_port.parse().map_err(|_| format!("http_server.internal_port: {:?}", self.internal_port))?;
-        Ok(Some(port).filter(|port| *port != self.port))
+    pub fn internal(&self) -> Result<Option<(&str, u16)>, String> {
+        let port = match self.internal_port.as_str() {
+            "" => self.port,
+            text => text.parse().map_err(|_| format!("http_server.internal_port: {text:?} is not a port"))?,
+        };
+        let address = match self.internal_address.as_str() {
+            "" => &self.address,
+            address => address,
+        };
+        Ok(Some((address, port)).filter(|internal| *internal != (self.address.as_str(), self.port)))
     }
 
     /// TLS of the internal port.
@@ -167,8 +172,7 @@ impl LiveConfig {
             Endpoint::Api => (&self.http_api.handler_prefix, "api"),
             Endpoint::Health => (&self.health.handler_prefix, "health"),
         };
-        let path = prefix.trim_matches('/');
-        format!("/{}", if path.is_empty() { default } else { path })
+        format!("/{}", if prefix.is_empty() { default } else { prefix.trim_matches('/') })
     }
 
     /// Whether an endpoint is served.
@@ -264,6 +268,7 @@ mod tests {
         let config = config.expect("valid");
         assert_eq!(config.path_of(Endpoint::WebSocket), "/ws");
         assert_eq!(config.path_of(Endpoint::Api), "/v1/api");
+        assert_eq!(checked(r#"{"sse": {"handler_prefix": "/"}}"#).expect("valid").path_of(Endpoint::Sse), "/");
         assert_eq!(config.path_of(Endpoint::Sse), "/connection/sse");
         let twice = r#"{"sse": {"enabled": true, "handler_prefix": "/connection/websocket"}}"#;
         assert!(checked(twice).expect_err("two").contains("/connection/websocket"));
@@ -272,10 +277,15 @@ mod tests {
 
     #[test]
     fn the_internal_port() {
-        let internal = |text: &str| checked(&format!(r#"{{"http_server": {text}}}"#)).map(|c| c.http_server.internal());
-        assert_eq!(internal(r#"{"internal_port": "9000"}"#), Ok(Ok(Some(9000))));
-        assert_eq!(internal(r#"{"internal_port": "8000"}"#), Ok(Ok(None)), "the same port");
-        assert_eq!(internal("{}"), Ok(Ok(None)));
+        let internal = |text: &str| {
+            let config = checked(&format!(r#"{{"http_server": {text}}}"#))?;
+            let found = config.http_server.internal()?;
+            Ok::<_, String>(found.map(|(address, port)| (address.to_owned(), port)))
+        };
+        assert_eq!(internal(r#"{"internal_port": "9000"}"#), Ok(Some(("".to_owned(), 9000))));
+        assert_eq!(internal(r#"{"internal_port": "8000"}"#), Ok(None), "the same port");
+        assert_eq!(internal(r#"{"internal_address": "10.0.0.1"}"#), Ok(Some(("10.0.0.1".to_owned(), 8000))));
+        assert_eq!(internal("{}"), Ok(None));
         assert!(internal(r#"{"internal_port": "x"}"#).is_err());
         let divided = checked(r#"{"http_server": {"internal_port": "9000"}}"#).expect("valid");
         let of = |config: &LiveConfig, port| config.endpoints(port).into_iter().map(|(e, _)| e).collect::<Vec<_>>();

@@ -74,10 +74,19 @@ impl LiveDoor {
 
     /// The endpoint at a path, and the part of the path below it.
     fn endpoint_of<'a>(&self, path: &'a str) -> Option<(Endpoint, &'a str)> {
-        self.endpoints.iter().find_map(|(endpoint, prefix)| match (endpoint, path.strip_prefix(prefix.as_str())?) {
-            (endpoint, "") => Some((*endpoint, "")),
-            (Endpoint::Api, rest) => Some((Endpoint::Api, rest.strip_prefix('/').filter(|method| !method.is_empty())?)),
-            _ => None,
+        self.endpoints.iter().find_map(|(endpoint, prefix)| {
+            // An endpoint may have the path `/`.
+            let prefix = prefix.trim_end_matches('/');
+            let rest = path.strip_prefix(prefix)?;
+            match (endpoint, rest) {
+                (endpoint, "") => Some((*endpoint, "")),
+                (endpoint, "/") if prefix.is_empty() => Some((*endpoint, "")),
+                (Endpoint::Api, rest) => {
+                    let method = rest.strip_prefix('/').filter(|method| !method.is_empty())?;
+                    Some((Endpoint::Api, method))
+                }
+                _ => None,
+            }
         })
     }
 

@@ -36,9 +36,8 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
                 .into_iter()
                 .filter_map(|(set, name)| set.then_some(name))
                 .collect();
-        let http = &live.http_server;
-        let internal = if http.internal_address.is_empty() { &http.address } else { &http.internal_address };
-        let beyond = live.http_api.insecure && !http.internal_port.is_empty() && !is_local(internal);
+        let internal = live.http_server.internal()?;
+        let beyond = live.http_api.insecure && internal.is_some_and(|(address, _)| !is_local(address));
         if !open.is_empty() && (beyond || is_elsewhere(listen)) && !config.live.insecure_anywhere {
             return Err(format!(
                 "live.listen: other machines reach {listen}, and {} gives full access to every client that reaches it: remove \

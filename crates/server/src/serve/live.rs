@@ -119,8 +119,7 @@ impl Internal {
     /// the options have their own.
     fn bind(options: &LiveConfig, tls: Option<TlsAcceptor>) -> Result<Option<Self>, String> {
         let http = &options.http_server;
-        let Some(port) = http.internal()? else { return Ok(None) };
-        let name = if http.internal_address.is_empty() { &http.address } else { &http.internal_address };
+        let Some((name, port)) = http.internal()? else { return Ok(None) };
         let wanted = address_of("http_server.internal_address", name, port)?;
         let fail = |e: std::io::Error| format!("http_server.internal_port: cannot listen on {wanted}: {e}");
         let listener = listen(wanted).map_err(fail)?;

@@ -1,6 +1,6 @@
 //! `CENTRIFUGO_*` variables, as Centrifugo reads them: over the file, empty values count as unset.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -28,6 +28,10 @@ pub(super) fn overlay(
     let mut leaves = Vec::new();
     leaves_of("", &Value::Object(template()), &mut leaves);
     leaves.extend(Rule::paths().map(|path| (path.to_owned(), Value::Null)));
+    let sections: BTreeSet<String> =
+        leaves.iter().filter_map(|(path, _)| Some(path.rsplit_once('.')?.0.to_owned())).collect();
+    let below = |section: String| Rule::ends().map(move |end| (format!("{section}.{end}"), Value::Null));
+    leaves.extend(sections.into_iter().flat_map(below));
     take(&mut given, "", &leaves, options)?;
     for list in NAMED {
         let mut leaves = Vec::new();

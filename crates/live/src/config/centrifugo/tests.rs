@@ -61,7 +61,7 @@ fn values_have_the_types_that_centrifugo_takes() {
         (128, &["https://a".to_owned()][..])
     );
     assert_eq!(config.client.stale_close_delay, GoDuration::default());
-    assert_eq!((config.http_server.port, config.http_server.internal()), (9000, Ok(Some(9001))));
+    assert_eq!((config.http_server.port, config.http_server.internal()), (9000, Ok(Some(("", 9001)))));
     assert_eq!(config.http_api.key, "42");
     assert_eq!(config.client.proxy.connect.http.static_headers["X-Key"], "7");
 }
@@ -108,6 +108,12 @@ fn variables_are_over_the_file() {
     for (name, value, why) in [
         ("CENTRIFUGO_PROXIES", "[", "CENTRIFUGO_PROXIES: this is not JSON"),
         ("CENTRIFUGO_UNI_GRPC_ENABLED", "true", "uni_grpc: "),
+        (
+            "CENTRIFUGO_CHANNEL_WITHOUT_NAMESPACE_SUBSCRIBE_STREAM_PROXY_ENABLED",
+            "true",
+            "subscribe_stream_proxy_enabled: ",
+        ),
+        ("CENTRIFUGO_CHANNEL_WITHOUT_NAMESPACE_MAP_MODE", "x", "channel.without_namespace.map: "),
         ("CENTRIFUGO_CLIENT_INSECURE", "perhaps", "client.insecure: expected true or false"),
         (
             "CENTRIFUGO_CLIENT_PROXY_CONNECT_HTTP_STATIC_HEADERS",
