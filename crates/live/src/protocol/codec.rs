@@ -214,6 +214,8 @@ mod tests {
             let line = format!(r#"{{"id": 1, "{name}": {body}}}"#);
             decode_commands(Encoding::Json, line.as_bytes(), 1).expect("valid").remove(0)
         };
+        let headers = read("connect", r#"{"headers": {"a": null}}"#).connect.expect("a connect command").headers;
+        assert_eq!(headers["a"], "");
         for (name, fields) in [
             ("connect", "token subs name version headers flag"),
             ("refresh", "token"),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::json::{by_channel, is_default, null_is_absent, raw};
+use super::json::{by_channel, is_default, null_is_absent, null_values_are_absent, raw};
 
 /// Makes the messages of a list. A field is left out of JSON if it has its default value, except
 /// one marked `#[always]`: Centrifugo's tags of that field have no `omitempty`.
@@ -229,7 +229,8 @@ messages! {
         /// The version of the client.
         #[prost(string, tag = "5")] version: String,
         /// Headers for the back end, where a browser cannot set HTTP headers.
-        #[prost(btree_map = "string, string", tag = "6")] headers: BTreeMap<String, String>,
+        #[prost(btree_map = "string, string", tag = "6")]
+        #[serde(deserialize_with = "null_values_are_absent")] headers: BTreeMap<String, String>,
         /// Capabilities of the client.
         #[prost(int64, tag = "7")] flag: i64,
     }
