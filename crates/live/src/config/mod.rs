@@ -37,6 +37,10 @@ pub use grpc::{GrpcApiConfig, ServerTlsConfig};
 pub use namespace::{ChannelDurability, Namespace, NamespaceOptions, Permission};
 pub use tls::ProxyTlsConfig;
 
+/// Bounds of `client.ping_interval`: each session has a place in a table of this length.
+const PING_MIN: Duration = Duration::from_secs(1);
+const PING_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// An invalid configuration; the text is for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("live: {0}")]
@@ -261,9 +265,9 @@ impl LiveConfig {
         if personal.single_connection && !options.presence {
             return fail("single_connection needs presence in the namespace of the personal channel".into());
         }
-        if self.client.ping_interval.0 < Duration::from_secs(1) || self.client.pong_timeout >= self.client.ping_interval
-        {
-            return fail("client.ping_interval: use at least 1s, and more than client.pong_timeout".into());
+        let ping = self.client.ping_interval;
+        if !(PING_MIN..=PING_MAX).contains(&ping.0) || self.client.pong_timeout >= ping {
+            return fail("client.ping_interval: use 1s to 24h, and more than client.pong_timeout".into());
         }
         Ok(())
     }

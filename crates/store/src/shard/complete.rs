@@ -113,7 +113,7 @@ impl Shard {
     /// tags are those given when the upload began, unless `attributes` has any.
     ///
     /// Completing a completed upload again returns the same answer, as long as the object is still
-    /// that one.
+    /// that one and has the entity tag in `attributes`.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0
@@ -283,7 +283,9 @@ impl Shard {
     /// The answer when the upload does not exist: that of the completion that ended it, if any.
     async fn completed_before(&self, c: &Completion<'_>) -> Result<Written, StoreError> {
         let found = self.core.find_object(&c.object_key)?.ok_or(StoreError::NoSuchUpload)?;
-        if found.meta.upload.is_none_or(|(id, _)| id != c.upload) {
+        // Another completion at the same time may have chosen other parts.
+        let same = found.meta.attributes.etag == c.attributes.etag;
+        if !same || found.meta.upload.is_none_or(|(id, _)| id != c.upload) {
             return Err(StoreError::NoSuchUpload);
         }
         let durable = c.durability == Durability::Sync;

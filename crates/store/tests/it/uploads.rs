@@ -48,6 +48,9 @@ on_disks! {
         let chosen = [(1, "a"), (3, "b"), (7, "c")];
         let done = complete(&store, &id, &chosen).await.expect("complete");
         assert_eq!(complete(&store, &id, &chosen).await.expect("again"), done);
+        // A completion with other parts lost against that one.
+        let other = store.complete_upload(BUCKET, "k", &id, choices(&chosen[..1]), etag("other-1"), Condition::None, None);
+        assert!(matches!(other.await, Err(StoreError::NoSuchUpload)));
 
         let whole = [one.clone(), two.clone(), three].concat();
         store.close().await.expect("close");

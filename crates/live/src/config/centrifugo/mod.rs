@@ -202,6 +202,10 @@ impl Sorter {
                 // It may be absent in proxies, so it has no default.
                 let known = if path.ends_with(".enabled") { &Value::Bool(false) } else { known };
                 let value = coerce(known, value);
+                // Centrifugo takes an empty value for the default. Port 0 is any free port here.
+                if is_unset(&value) && !is_unset(known) && path != "grpc_api.port" {
+                    return known.clone();
+                }
                 if let Some(expected) = differs(known, &value) {
                     let found =
                         if value.is_array() || value.is_object() { String::new() } else { format!(", found {value}") };

@@ -50,7 +50,7 @@ fn options_are_used_listed_or_refused() {
 #[test]
 fn values_have_the_types_that_centrifugo_takes() {
     let found = read(
-        r#"{"Client": {"Insecure": "true", "channel_limit": "0x80", "allowed_origins": "https://a", "stale_close_delay": 0,
+        r#"{"Client": {"Insecure": "true", "channel_limit": "0x80", "allowed_origins": "https://a", "stale_close_delay": 0, "history_max_publication_limit": 0,
             "proxy": {"connect": {"enabled": "1", "endpoint": "http://127.0.0.1:1/", "http": {"static_headers": {"X-Key": 7}}}}},
             "http_server": {"port": "9000", "internal_port": 9001}, "http_api": {"insecure": 1, "key": 42}, "sse": {"enabled": "t"}}"#,
     );
@@ -60,7 +60,11 @@ fn values_have_the_types_that_centrifugo_takes() {
         (config.client.channel_limit, config.client.allowed_origins.as_slice()),
         (128, &["https://a".to_owned()][..])
     );
-    assert_eq!(config.client.stale_close_delay, GoDuration::default());
+    // An empty value is the default.
+    assert_eq!(config.client.stale_close_delay, GoDuration::seconds(10));
+    assert_eq!(config.client.history_max_publication_limit, 300);
+    let empty = read(r#"{"channel": {"private_prefix": "", "max_length": 0}, "websocket": {"message_size_limit": 0}}"#);
+    assert_eq!(empty.config, LiveConfig::default());
     assert_eq!((config.http_server.port, config.http_server.internal()), (9000, Ok(Some(("", 9001)))));
     assert_eq!(config.http_api.key, "42");
     assert_eq!(config.client.proxy.connect.http.static_headers["X-Key"], "7");
