@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use steadfast_flow::{Connection, Connections, Pass, Patience, Throttle, group_of};
+use steadfast_flow::{Connection, Connections, KeyedGate, Pass, Patience, Throttle, group_of};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -72,6 +72,7 @@ pub struct LiveDoor {
     pub(crate) node: Arc<Node>,
     pub(crate) api: Arc<Api>,
     emulation: Arc<Emulation>,
+    port: PortKind,
     /// The endpoints of the port, with their paths.
     endpoints: Arc<[(Endpoint, String)]>,
     pub(crate) options: DoorOptions,
@@ -112,12 +113,13 @@ impl LiveDoor {
             threads.push(partition::start(number, inbox.clone(), hub, bounds, &node.env)?);
         }
         let emulation = Arc::new(Emulation::new(node.start.clone(), node.env.clone()));
-        let connections = usize::try_from(node.connections.status().limit).unwrap_or(usize::MAX);
+        let connections = usize::try_from(node.connections.clients.status().limit).unwrap_or(usize::MAX);
         let unconnected =
             Connections::new(connections.saturating_mul(options.address_share).div_ceil(100), node.env.clone());
-        let endpoints = node.config.endpoints(PortKind::External).into();
+        let port = PortKind::External;
+        let endpoints = node.config.endpoints(port).into();
         let api = Arc::new(Api::new(node.clone()));
-        let door = Self { api, emulation, endpoints, options, node, unconnected };
+        let door = Self { api, emulation, port, endpoints, options, node, unconnected };
         Ok((door.clone(), Workers { node: door.node, threads }))
     }
 
@@ -125,7 +127,16 @@ impl LiveDoor {
     #[must_use]
     pub fn internal(&self, tls: Option<TlsAcceptor>) -> Self {
         let options = DoorOptions { tls, ..self.options.clone() };
-        Self { endpoints: self.node.config.endpoints(PortKind::Internal).into(), options, ..self.clone() }
+        let port = PortKind::Internal;
+        Self { port, endpoints: self.node.config.endpoints(port).into(), options, ..self.clone() }
+    }
+
+    /// The gate of connections to this port.
+    fn gate(&self) -> &KeyedGate {
+        match self.port {
+            PortKind::External => &self.node.connections.clients,
+            PortKind::Internal => &self.node.connections.internal,
+        }
     }
 
     /// The path of an endpoint; `None` if the port does not have it.
@@ -175,17 +186,17 @@ impl LiveDoor {
 
     fn arrive(&self, socket: std::net::TcpStream, peer: SocketAddr) {
         let group = group_of(peer.ip());
-        if let Some(place) = self.node.connections.enter_at_once(&group) {
+        if let Some(place) = self.gate().enter_at_once(&group) {
             return self.admit(socket, peer, place);
         }
         // The port is full. The gate bounds the number of waiting connections.
         let door = self.clone();
-        let connections = door.node.connections.status();
+        let connections = door.gate().status();
         if connections.used >= connections.limit {
             door.unconnected.close_idle(IDLE_WHEN_FULL);
         }
         self.node.env.spawn("live arrival", async move {
-            match door.node.connections.enter(&group, ARRIVE_WAIT).await {
+            match door.gate().enter(&group, ARRIVE_WAIT).await {
                 Ok(place) => door.admit(socket, peer, place),
                 Err(_) => {
                     tracing::debug!(%peer, "connection refused: the limit of all or of this address is reached");

@@ -83,7 +83,7 @@ pub struct HttpApiConfig {
     pub insecure: bool,
     /// `transport`: errors are HTTP statuses. Empty: the status is 200 and the body has the error.
     pub error_mode: String,
-    /// Whether the port of the clients has the API too, where there is an internal port.
+    /// Whether the port of the clients has the API, where there is an internal port.
     pub external: bool,
 }
 
@@ -202,13 +202,14 @@ pub enum PortKind {
 
 impl LiveConfig {
     /// The endpoints of a port, with their paths. Where there is an internal port, only it has
-    /// `/health`, and the API unless `http_api.external` is set.
+    /// `/health`, and the API. With `http_api.external` the port of the clients has the API.
     pub(crate) fn endpoints(&self, port: PortKind) -> Vec<(Endpoint, String)> {
         let divided = self.http_server.internal().is_ok_and(|port| port.is_some());
         let has = |endpoint: &Endpoint| match (endpoint, port) {
             (Endpoint::Api, PortKind::External) => !divided || self.http_api.external,
             (Endpoint::Health, PortKind::External) => !divided,
-            (Endpoint::Api | Endpoint::Health, PortKind::Internal) => true,
+            (Endpoint::Api, PortKind::Internal) => !self.http_api.external,
+            (Endpoint::Health, PortKind::Internal) => true,
             (_, PortKind::External) => true,
             (_, PortKind::Internal) => false,
         };
@@ -291,6 +292,8 @@ mod tests {
         let of = |config: &LiveConfig, port| config.endpoints(port).into_iter().map(|(e, _)| e).collect::<Vec<_>>();
         assert_eq!(of(&divided, PortKind::External), [Endpoint::WebSocket]);
         assert_eq!(of(&divided, PortKind::Internal), [Endpoint::Api, Endpoint::Health]);
+        let external = checked(r#"{"http_server": {"internal_port": "9000"}, "http_api": {"external": true}}"#);
+        assert_eq!(of(&external.expect("valid"), PortKind::Internal), [Endpoint::Health]);
         assert_eq!(
             of(&LiveConfig::default(), PortKind::External),
             [Endpoint::WebSocket, Endpoint::Api, Endpoint::Health]

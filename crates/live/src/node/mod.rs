@@ -121,8 +121,8 @@ pub struct Node {
     pub(crate) subscription_verifier: Option<Verifier>,
     pub(crate) presence: Presence,
     pub(crate) proxies: Proxies,
-    /// The gate of connections.
-    pub(crate) connections: KeyedGate,
+    /// The gates of connections.
+    pub(crate) connections: PortGates,
     pub(crate) connects: Gate,
     pub(crate) subscribes: Gate,
     pub(crate) reads: Gate,
@@ -179,6 +179,33 @@ fn parts<T: Default>() -> Vec<Mutex<T>> {
     (0..PARTS).map(|_| Mutex::default()).collect()
 }
 
+/// The gates of connections, one for each port.
+pub(crate) struct PortGates {
+    /// That of the port of the clients.
+    pub(crate) clients: KeyedGate,
+    /// That of the internal port, which clients cannot fill.
+    pub(crate) internal: KeyedGate,
+}
+
+impl PortGates {
+    fn new(config: &LiveConfig, limits: &Limits, env: &Env) -> Self {
+        let limit = match config.client.connection_limit {
+            0 => CONNECTIONS,
+            limit => limit,
+        };
+        let key_limit = if limits.address_connections == 0 { limit } else { limits.address_connections };
+        let (waiting_max, key_waiting_max) = (ARRIVING_MAX, ARRIVING_MAX / 4);
+        let clients = KeyedGateOptions { limit, waiting_max, key_limit, key_waiting_max };
+        // A back end keeps as many connections as it has requests in progress.
+        let of_back_ends = limits.api_requests;
+        let internal = KeyedGateOptions { limit: of_back_ends, waiting_max, key_limit: of_back_ends, key_waiting_max };
+        Self {
+            clients: KeyedGate::new("live_connections", clients, env.clone()),
+            internal: KeyedGate::new("live_internal_connections", internal, env.clone()),
+        }
+    }
+}
+
 impl Node {
     /// Creates a node over the channels. [`crate::door::LiveDoor::start`] starts the workers.
     ///
@@ -208,21 +235,11 @@ impl Node {
         let proxies = Proxies::new(&config, limits.proxy_requests, limits.waiting, &env)?;
         let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
         let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
-        let connections = match config.client.connection_limit {
-            0 => CONNECTIONS,
-            limit => limit,
-        };
-        let connections = KeyedGateOptions {
-            limit: connections,
-            waiting_max: ARRIVING_MAX,
-            key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
-            key_waiting_max: ARRIVING_MAX / 4,
-        };
         let channel_regexes = config.channel_regexes()?;
         let start = random_name(&env);
         let node = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            connections: KeyedGate::new("live_connections", connections, env.clone()),
+            connections: PortGates::new(&config, limits, &env),
             connects: Gate::new("live_connects", limits.connects, limits.waiting, env.clone()),
             subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
             reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
@@ -374,7 +391,8 @@ impl Node {
                 refused: self.backlog_refused.load(Relaxed),
             },
             gates: vec![
-                self.connections.status(),
+                self.connections.clients.status(),
+                self.connections.internal.status(),
                 self.connects.status(),
                 self.subscribes.status(),
                 self.reads.status(),

@@ -175,6 +175,8 @@ impl Sorter {
             let (path, place) = (join(path, &name), join(place, &name));
             match template.get(&name) {
                 Some(known) => drop(found.insert(name, self.known(&path, &place, value, known))),
+                // Centrifugo takes such a name for an option of a section.
+                None if name.contains('.') => self.mistakes.push(format!("{place}: write the section without a dot")),
                 None => self.other(&path, place, &value),
             }
         }

@@ -28,7 +28,7 @@ fn options_are_used_listed_or_refused() {
     assert_eq!(found.unknown, ["clients", "misspelt"]);
     assert!(!found.names_port);
     let refused = read_with(
-        r#"{"consumers": [{"name": "c"}], "uni_grpc": {"enabled": true},
+        r#"{"http_api.disabled": true, "consumers": [{"name": "c"}], "uni_grpc": {"enabled": true},
             "channel": {"namespaces": [{"name": "a", "subscribe_stream_proxy_enabled": true, "shared_poll": {"mode": "x"}}]},
             "client": {"channel_limit": "many", "ping_interval": 5, "allowed_origins": {"a": 1}}}"#,
         &[],
@@ -36,6 +36,7 @@ fn options_are_used_listed_or_refused() {
     let refused = refused.expect_err("options that would change the behaviour");
     for name in [
         "consumers: ",
+        "http_api.disabled: write the section",
         "uni_grpc: ",
         "channel.namespaces.a.subscribe_stream_proxy_enabled: ",
         "channel.namespaces.a.shared_poll: ",
