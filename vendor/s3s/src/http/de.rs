@@ -69,7 +69,7 @@ where
 }
 
 /// steadfast patch 14: headers that are lists, so that several lines are one list (RFC 9110, section 5.3).
-const LISTS: [HeaderName; 3] =
+static LISTS: [HeaderName; 3] =
     [hyper::header::CACHE_CONTROL, hyper::header::CONTENT_ENCODING, hyper::header::CONTENT_LANGUAGE];
 
 pub fn parse_opt_header<T>(req: &Request, name: &HeaderName) -> S3Result<Option<T>>
@@ -77,14 +77,18 @@ where
     T: TryFromHeaderValue,
     T::Error: std::error::Error + Send + Sync + 'static,
 {
-    // steadfast patch 14
-    if LISTS.contains(name) && req.headers.get_all(name).into_iter().count() > 1 {
-        let lines: Vec<&[u8]> = req.headers.get_all(name).into_iter().map(HeaderValue::as_bytes).collect();
-        let joined = lines.join(&b", "[..]);
-        let val = HeaderValue::from_bytes(&joined).map_err(|err| invalid_header(err, name, &joined))?;
-        return T::try_from_header_value(&val).map(Some).map_err(|err| invalid_header(err, name, val));
-    }
-    let Some(val) = get_optional_header(req, name)? else { return Ok(None) };
+    let val = match get_optional_header(req, name) {
+        Ok(Some(val)) => val,
+        Ok(None) => return Ok(None),
+        // steadfast patch 14
+        Err(_) if LISTS.contains(name) => {
+            let lines: Vec<&[u8]> = req.headers.get_all(name).into_iter().map(HeaderValue::as_bytes).collect();
+            let joined = lines.join(&b", "[..]);
+            let val = HeaderValue::from_bytes(&joined).map_err(|err| invalid_header(err, name, &joined))?;
+            return T::try_from_header_value(&val).map(Some).map_err(|err| invalid_header(err, name, val));
+        }
+        Err(err) => return Err(err),
+    };
 
     match T::try_from_header_value(val) {
         Ok(ans) => Ok(Some(ans)),
@@ -141,6 +145,10 @@ pub fn parse_opt_header_timestamp(req: &Request, name: &HeaderName, fmt: Timesta
     // steadfast patch 13: a condition whose date cannot be read, or that has several, is ignored (RFC 9110,
     // sections 13.1.3 and 13.1.4). S3's conditions on deletes are not of HTTP: they stay errors.
     if fmt == TimestampFormat::HttpDate && !name.as_str().starts_with("x-amz-if-") {
+        // steadfast patch 6
+        if !req.headers.keys().any(|key| key == name) {
+            return Ok(None);
+        }
         let mut values = req.headers.get_all(name).into_iter();
         let date = values.next().filter(|_| values.next().is_none());
         return Ok(date.and_then(|date| Timestamp::parse(fmt, date.to_str().ok()?.trim()).ok()));
