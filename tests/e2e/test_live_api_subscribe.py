@@ -20,7 +20,7 @@ def live(make_server, tmp_path):
 @pytest.fixture
 def pinging(make_server, tmp_path):
     """A server that pings often, so that expired sessions end soon."""
-    client = {**CONFIG["client"], "ping_interval": "4s", "pong_timeout": "3900ms", "expired_sub_close_delay": "0s"}
+    client = {**CONFIG["client"], "ping_interval": "4s", "pong_timeout": "3900ms", "expired_sub_close_delay": "1ms"}
     return live_server(make_server, tmp_path, {**CONFIG, "client": client})
 
 
