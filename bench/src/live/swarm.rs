@@ -360,10 +360,12 @@ impl Swarm {
             let session = &mut self.sessions[number];
             session.stage = Stage::Ready;
             session.epoch = Some(self.epoch.clone());
+            // As an SDK: the missed publications follow the offset of the answer.
+            session.offset = result.offset;
             for got in result.publications.iter().filter_map(wire::got) {
+                session.offset = session.offset.max(got.offset);
                 handler(number, Happening::Got(got));
             }
-            session.offset = result.offset;
             handler(number, Happening::Ready(result.was_recovering.then_some(result.recovered)));
         } else if reply.push.is_none() && reply.id == 0 {
             let mut pong = Vec::new();
