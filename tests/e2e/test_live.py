@@ -220,8 +220,11 @@ def handshake(server, query="", headers="", path="/connection/websocket", wrap=l
     sock.sendall(f"GET {path}{query} HTTP/1.1\r\nHost: live\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                  f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n".encode())
     answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += sock.recv(4096)
+    # Byte by byte: the first frame may follow at once.
+    while not answer.endswith(b"\r\n\r\n"):
+        piece = sock.recv(1)
+        assert piece, answer
+        answer += piece
     return sock, answer.split(b" ")[1]
 
 

@@ -113,7 +113,8 @@ def test_a_back_end_with_a_wrong_certificate_gets_no_request(asking, authority, 
         ("no certificate", {"server_ca_pem": ours, "server_name": "back.end"}, "CertificateRequired|connection was not ready"),
     ]:
         live = asking(**tls)
-        assert connects(live)["error"]["code"] == 100, name
+        reply = connects(live)
+        assert reply.get("error", {}).get("code") == 100, (name, reply, live.log())
         assert re.search(why, live.log(), re.IGNORECASE), f"{name}: {live.log()}"
         live.stop()
     assert not back_end.requests

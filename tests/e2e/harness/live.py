@@ -9,7 +9,8 @@ import urllib.request
 SECRET = "a secret of the tests"
 API_KEY = "a key of the tests"
 CONFIG = {
-    "client": {"token": {"hmac_secret_key": SECRET}, "queue_max_size": 200_000},
+    # A slow machine must not end a session that is connecting.
+    "client": {"token": {"hmac_secret_key": SECRET}, "queue_max_size": 200_000, "stale_close_delay": "60s"},
     "http_api": {"key": API_KEY},
     "channel": {
         "without_namespace": {
