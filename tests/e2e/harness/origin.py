@@ -134,9 +134,10 @@ class Origin:
         for at in range(start, end, PIECE):
             piece = content.read(at, min(at + PIECE, end))
             self._pace(len(piece))
-            request.wfile.write(piece)
+            # A piece is counted first: a client that has received it finds it counted.
             with self._lock:
                 self.sent += len(piece)
+            request.wfile.write(piece)
         if fault == "truncate":
             request.close_connection = True
         return None
