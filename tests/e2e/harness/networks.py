@@ -63,7 +63,7 @@ class Networks:
         self.close()
 
     def add(self, name, address):
-        namespace, outer = self.namespace(name), f"{self.prefix}v{address.rpartition('.')[2]}"
+        namespace, outer = self.namespace(name), self.outer(address)
         run("ip", "netns", "add", namespace)
         run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         run("ip", "link", "set", outer, "master", self.bridge, "up")
@@ -73,6 +73,10 @@ class Networks:
 
     def namespace(self, name):
         return f"{self.prefix}-{name}"
+
+    def outer(self, address):
+        """The end of a link that is at the bridge."""
+        return f"{self.prefix}v{address.rpartition('.')[2]}"
 
     def wrapper(self, name):
         """The words before a command that runs in the network of `name`."""
@@ -89,6 +93,8 @@ class Networks:
 
     def close(self):
         """Removes everything, even after a failure."""
-        for name in self.addresses:
+        for name, address in self.addresses.items():
+            # The kernel deletes the links of a namespace later, and their names must be free now.
+            subprocess.run(["ip", "link", "delete", self.outer(address)], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "delete", self.namespace(name)], capture_output=True, check=False)
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
