@@ -214,8 +214,8 @@ def write_until_killed(server, ledger, dice):
     written = threading.Semaphore(0)
 
     def lane(number, dice):
-        client = Client(server.socket)
         try:
+            client = Client(server.socket)
             while not stop.is_set():
                 ledger_lock.acquire()
                 block = dice.randrange(len(ledger.may) // lanes) * lanes + number

@@ -143,7 +143,8 @@ def slow_count(server, door):
     return server.metrics().get(f'steadfast_slow_requests_total{{door="{door}"}}', 0)
 
 
-SLOW = {"output.format": "json", "limits.slow_request": "200ms", "store.cache": "0 B"}
+# Far above what a quick request takes on a busy machine.
+SLOW = {"output.format": "json", "limits.slow_request": "1s", "store.cache": "0 B"}
 
 
 def log_entry(server, operation):
@@ -160,7 +161,7 @@ def test_a_slow_write_is_logged_with_its_stages(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings=SLOW)
     server.s3().create_bucket(Bucket="slow")
     assert server.request("PUT", "/slow/quick", b"x" * 4096)[0] == 200
-    delay = fuse_disk.fault("fsync", "delay", delay_ms=500)
+    delay = fuse_disk.fault("fsync", "delay", delay_ms=1500)
     body = b"what no log may show" * 100
     status, headers, _ = server.request("PUT", "/slow/a-private-key", body)
     fuse_disk.remove(delay)
@@ -168,7 +169,7 @@ def test_a_slow_write_is_logged_with_its_stages(fuse_disk, make_server):
     line = log_entry(server, "PutObject")
     assert (line["door"], line["status"], line["bytes_in"]) == ("s3", 200, len(body)), line
     assert json.loads(line["about"]) == "slow" and line["request"] == headers["x-amz-request-id"], line
-    assert line["flush_ms"] >= 450, line
+    assert line["flush_ms"] >= 1400, line
     # The stages account for all of the time.
     assert abs(sum(stages(line).values()) - line["total_ms"]) < 2, line
     assert slow_count(server, "s3") == 1 and len(slow_lines(server)) == 1
@@ -183,11 +184,11 @@ def test_a_slow_read_of_a_large_body_is_attributed_to_the_disk(fuse_disk, make_s
     s3.create_bucket(Bucket="slow")
     data = load.content(2, 8 * MIB)
     s3.put_object(Bucket="slow", Key="k", Body=data)
-    delay = fuse_disk.fault("read", "delay", delay_ms=100)
+    delay = fuse_disk.fault("read", "delay", delay_ms=700)
     assert server.request("GET", "/slow/k")[2] == data
     fuse_disk.remove(delay)
     line = log_entry(server, "GetObject")
-    assert line["disk_ms"] >= 150 and line["bytes_out"] == len(data), line
+    assert line["disk_ms"] >= 1000 and line["bytes_out"] == len(data), line
     assert line["disk_ms"] > line["total_ms"] / 2, line
 
 
@@ -203,7 +204,7 @@ def test_a_queued_request_is_attributed_to_the_gate(fuse_disk, make_server):
     second = threading.Thread(target=lambda: server.request("HEAD", "/slow"))
     second.start()
     wait.until(lambda: server.metrics()['steadfast_bound_waiting{bound="s3_requests"}'] == 1, what="a waiting request")
-    time.sleep(0.3)
+    time.sleep(1.2)
     fuse_disk.remove(hold)
     first.join(30), second.join(30)
     wait.until(lambda: slow_count(server, "s3") == 2, what="both")
@@ -211,9 +212,9 @@ def test_a_queued_request_is_attributed_to_the_gate(fuse_disk, make_server):
     lines = {line["operation"]: line for line in slow_lines(server)}
     assert len(lines) == 1, lines
     if "HeadBucket" in lines:
-        assert lines["HeadBucket"]["gate_ms"] >= 250, lines
+        assert lines["HeadBucket"]["gate_ms"] >= 1100, lines
     else:
-        assert "gate_ms" not in lines["GetObject"] and lines["GetObject"]["disk_ms"] >= 250, lines
+        assert "gate_ms" not in lines["GetObject"] and lines["GetObject"]["disk_ms"] >= 1100, lines
 
 
 def test_the_time_of_a_slow_client_does_not_count(make_server):
@@ -223,7 +224,7 @@ def test_the_time_of_a_slow_client_does_not_count(make_server):
     data = load.content(3, 64 * KIB)
     raw.request_head("PUT", "/slow/k", sign.headers_for("PUT", server.host, "/slow/k", headers={"content-length": str(len(data))}))
     raw.send(data[:1000])
-    time.sleep(0.5)
+    time.sleep(1.5)
     raw.send(data[1000:])
     assert raw.status() == 200
     raw.close()
@@ -233,7 +234,7 @@ def test_the_time_of_a_slow_client_does_not_count(make_server):
 def test_the_log_of_slow_requests_can_be_off(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings={**SLOW, "limits.slow_request": "0s"})
     server.s3().create_bucket(Bucket="slow")
-    with_delay = fuse_disk.fault("fsync", "delay", delay_ms=300)
+    with_delay = fuse_disk.fault("fsync", "delay", delay_ms=1500)
     assert server.request("PUT", "/slow/k", b"x")[0] == 200
     fuse_disk.remove(with_delay)
     assert slow_count(server, "s3") == 0 and not slow_lines(server)
@@ -242,11 +243,11 @@ def test_the_log_of_slow_requests_can_be_off(fuse_disk, make_server):
 def test_slow_publications_are_logged_by_their_port(fuse_disk, make_server, tmp_path):
     server = live_server(make_server, tmp_path, disk=fuse_disk, settings=SLOW)
     channel = 'news"\n'
-    delay = fuse_disk.fault("fsync", "delay", delay_ms=500)
+    delay = fuse_disk.fault("fsync", "delay", delay_ms=1500)
     assert "result" in api(server, "publish", channel=channel, data={"secret": "of a user"})
     line = log_entry(server, "publish")
     assert line["door"] == "api" and line["about"] == json.dumps(channel) and line["status"] == 0, line
-    assert line["flush_ms"] >= 450 and line["bytes_in"] > 10, line
+    assert line["flush_ms"] >= 1400 and line["bytes_in"] > 10, line
 
     async def run():
         client, _ = await connecting(server, False, token=token("ann"))
@@ -254,14 +255,14 @@ def test_slow_publications_are_logged_by_their_port(fuse_disk, make_server, tmp_
         subscription = client.new_subscription("room")
         await subscription.subscribe()
         await subscription.ready()
-        fuse_disk.fault("fsync", "delay", delay_ms=500)
+        fuse_disk.fault("fsync", "delay", delay_ms=1500)
         await subscription.publish({"secret": "of a user"})
         await client.disconnect()
 
     asyncio.run(run())
     fuse_disk.remove(delay)
     line = wait.until(lambda: next((line for line in slow_lines(server) if line["door"] == "live"), None), what="the log entry")
-    assert (line["operation"], json.loads(line["about"])) == ("publish", "room") and line["flush_ms"] >= 450, line
+    assert (line["operation"], json.loads(line["about"])) == ("publish", "room") and line["flush_ms"] >= 1400, line
     assert "of a user" not in json.dumps(slow_lines(server))
     assert (slow_count(server, "api"), slow_count(server, "live")) == (1, 1)
 
@@ -271,7 +272,7 @@ def test_a_slow_back_end_is_attributed_to_the_proxy(make_server, tmp_path):
     answered = threading.Event()
 
     def rpc(_):
-        answered.wait(0.5)
+        answered.wait(1.5)
         return {"result": {"data": 1}}
 
     back_end.answers["/rpc"] = rpc
@@ -286,6 +287,6 @@ def test_a_slow_back_end_is_attributed_to_the_proxy(make_server, tmp_path):
 
         asyncio.run(run())
         line = log_entry(server, "rpc")
-        assert line["door"] == "live" and line["proxy_ms"] >= 400, line
+        assert line["door"] == "live" and line["proxy_ms"] >= 1400, line
     finally:
         back_end.close()
