@@ -59,8 +59,8 @@ class BackEnd:
             if clients_of:
                 context.verify_mode = ssl.CERT_REQUIRED
                 context.load_verify_locations(clients_of)
-            # The handshake is done by the thread of the connection: the thread that accepts would
-            # wait for a client that sends nothing.
+            # Each connection's thread does its handshake. The thread that accepts would be blocked
+            # by a client that sends nothing.
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
             self.server.handle_error = lambda *_: None
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

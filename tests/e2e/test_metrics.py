@@ -143,7 +143,7 @@ def slow_count(server, door):
     return server.metrics().get(f'steadfast_slow_requests_total{{door="{door}"}}', 0)
 
 
-# Far above what a quick request takes on a busy machine.
+# The threshold is far above the time of a quick request on a busy machine.
 SLOW = {"output.format": "json", "limits.slow_request": "1s", "store.cache": "0 B"}
 
 
