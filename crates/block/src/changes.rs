@@ -214,6 +214,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_reply_holds_no_memory_of_the_disk() {
+        let disk = MemDisk::fixed(SIZE as u64).with_read_memory(BLOCK);
+        let export = Export::new(ExportOptions::new("a"), Arc::new(disk), Env::tokio()).expect("an export");
+        // The client does not take it.
+        let reply = export.read(0, BLOCK as u32).await.expect("read");
+        let next = Env::tokio().timeout(std::time::Duration::from_secs(60), export.read(0, BLOCK as u32)).await;
+        assert_eq!(next.expect("in time").expect("read"), reply);
+    }
+
+    #[tokio::test]
     async fn pieces_cover_a_range_and_end_where_blocks_end() {
         let export = export(None).expect("valid");
         for (offset, length) in [(0, 0), (5, 1), (4095, 2), (100, 5_000_000), (4096, 1 << 20)] {

@@ -170,25 +170,17 @@ impl Export {
         entered.then(|| Place(self.clone()))
     }
 
-    /// Reads `length` bytes at `offset`. A long read is copied piece by piece: its reply may wait
-    /// long for the client and must not hold the disk's buffers for that time.
+    /// Reads `length` bytes at `offset`, as a copy: the reply may wait long for its client and must
+    /// not hold the disk's memory for that time.
     pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Bytes, Errno> {
         self.counters.count(Kind::Read);
         let _under_way = self.under_way.begin();
-        let mut pieces = self.pieces(offset, u64::from(length));
-        let bytes = match (pieces.next(), pieces.next()) {
-            (None, _) => Bytes::new(),
-            (Some((at, length)), None) => self.read_piece(at, length).await?,
-            (Some(_), Some(_)) => {
-                let mut bytes = Vec::with_capacity(length as usize);
-                for (at, length) in self.pieces(offset, u64::from(length)) {
-                    bytes.extend_from_slice(&self.read_piece(at, length).await?);
-                }
-                bytes.into()
-            }
-        };
+        let mut bytes = Vec::with_capacity(length as usize);
+        for (at, length) in self.pieces(offset, u64::from(length)) {
+            bytes.extend_from_slice(&self.read_piece(at, length).await?);
+        }
         self.counters.read_bytes.fetch_add(u64::from(length), Relaxed);
-        Ok(bytes)
+        Ok(bytes.into())
     }
 
     /// Reads the blocks around a piece and returns the piece as a slice.

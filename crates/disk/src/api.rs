@@ -114,7 +114,8 @@ pub struct DiskStats {
     pub pool_limit_bytes: u64,
     /// Bytes copied once more because the caller's memory was not aligned.
     pub copied_bytes: u64,
-    /// Age of the oldest read in flight in milliseconds; 0 when there is none.
+    /// Age of the oldest read in flight in milliseconds, or if that is longer, how long reads have
+    /// waited for memory while none got any; 0 when there is none.
     pub oldest_read_ms: u64,
     /// Age of the oldest write, flush or growth in flight in milliseconds; 0 when there is none.
     pub oldest_write_ms: u64,

@@ -9,10 +9,14 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use steadfast_flow::task::{HeldByTasks, HeldPart};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::ages::{Ages, now};
 
 /// The unit in which the layers above lay out data, in bytes. Every offset and length passed to a
 /// [`Disk`] is a multiple of it. It is a multiple of the alignment that direct I/O needs on current
@@ -72,6 +76,11 @@ struct PoolShared {
     room: Arc<Semaphore>,
     limit_bytes: usize,
     free: Mutex<Free>,
+    waiting: Ages,
+    /// When a waiting caller last got its memory.
+    granted: Mutex<Option<Instant>>,
+    /// Frozen buffers by the task that froze them; `None` where a waiting task may hold some.
+    frozen: Option<HeldByTasks>,
 }
 
 /// A bounded pool of aligned buffers. Clones share it.
@@ -81,11 +90,26 @@ pub struct BufPool(Arc<PoolShared>);
 impl BufPool {
     /// Creates a pool of `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
+        Self::with(limit_bytes, None)
+    }
+
+    /// Creates a pool of `limit_bytes` for the results of reads. A task that holds a result must
+    /// not read again: enough such tasks would hold the whole pool while all of them wait for it.
+    /// So each task copies a result, or drops it, before its next read. Debug builds panic where a
+    /// task waits for memory while it holds a frozen buffer.
+    pub fn for_results(limit_bytes: usize) -> Self {
+        Self::with(limit_bytes, Some(HeldByTasks::new("the memory for reads")))
+    }
+
+    fn with(limit_bytes: usize, frozen: Option<HeldByTasks>) -> Self {
         let limit_bytes = limit_bytes.next_multiple_of(BLOCK);
         Self(Arc::new(PoolShared {
             room: Arc::new(Semaphore::new(limit_bytes / BLOCK)),
             limit_bytes,
             free: Mutex::new(Free::default()),
+            waiting: Ages::default(),
+            granted: Mutex::new(None),
+            frozen,
         }))
     }
 
@@ -93,12 +117,30 @@ impl BufPool {
     /// in the pool.
     ///
     /// # Panics
-    /// When `capacity` is more than the whole pool, because that would wait forever.
+    /// When `capacity` is more than the whole pool, because that would wait forever. In debug
+    /// builds also as [`BufPool::for_results`] says.
     pub async fn get(&self, capacity: usize) -> AlignedBuf {
+        if let Some(buf) = self.try_get(capacity) {
+            return buf;
+        }
         let (class, bytes) = class_of(capacity);
         assert!(bytes <= self.0.limit_bytes, "a buffer of {bytes} bytes from a pool of {}", self.0.limit_bytes);
+        if let Some(frozen) = &self.0.frozen {
+            frozen.assert_none();
+        }
+        let waiting = Waiting::begin(&self.0);
         let room = self.0.room.clone().acquire_many_owned((bytes / BLOCK) as u32).await.expect("never closed");
+        *self.0.granted.lock() = Some(now());
+        drop(waiting);
         self.take(class, bytes, room)
+    }
+
+    /// How long callers have waited while none of them got memory, in milliseconds; 0 when no
+    /// caller waits. On a busy pool this stays short, because buffers return all the time.
+    pub fn stalled_ms(&self) -> u64 {
+        let since = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let granted_ms = self.0.granted.lock().map_or(u64::MAX, since);
+        self.0.waiting.oldest_ms().min(granted_ms)
     }
 
     /// Like [`BufPool::get`], but returns `None` at once when the pool has not enough free memory.
@@ -145,7 +187,25 @@ impl BufPool {
         };
         drop(evicted);
         let raw = found.unwrap_or_else(|| Raw::new(bytes));
-        AlignedBuf { raw: Some(raw), class, len: 0, pool: self.0.clone(), _room: room }
+        AlignedBuf { raw: Some(raw), class, len: 0, pool: self.0.clone(), _room: room, _frozen: None }
+    }
+}
+
+/// A caller that waits for memory. Dropping it ends the wait.
+struct Waiting<'a> {
+    pool: &'a PoolShared,
+    number: u64,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(pool: &'a PoolShared) -> Self {
+        Self { pool, number: pool.waiting.begin() }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.pool.waiting.end(self.number);
     }
 }
 
@@ -157,6 +217,8 @@ pub struct AlignedBuf {
     len: usize,
     pool: Arc<PoolShared>,
     _room: OwnedSemaphorePermit,
+    /// Of a frozen buffer of a pool for results.
+    _frozen: Option<HeldPart>,
 }
 
 impl AlignedBuf {
@@ -209,7 +271,8 @@ impl AlignedBuf {
 
     /// Makes the buffer immutable and shareable without a copy. The memory returns to the pool with
     /// the last clone.
-    pub fn freeze(self) -> Bytes {
+    pub fn freeze(mut self) -> Bytes {
+        self._frozen = self.pool.frozen.as_ref().map(HeldByTasks::hold);
         Bytes::from_owner(self)
     }
 }
@@ -297,5 +360,67 @@ mod tests {
         assert_eq!(pool.used_bytes(), BLOCK);
         drop(part);
         assert_eq!(pool.used_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_pool_is_stalled_while_nothing_returns() {
+        let pool = BufPool::new(BLOCK);
+        let held = pool.try_get(1).expect("room");
+        assert_eq!(pool.stalled_ms(), 0);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| Box::pin(pool.get(1)));
+        assert!(futures::poll!(&mut first).is_pending());
+        while pool.stalled_ms() < 20 {
+            tokio::task::yield_now().await;
+        }
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(held);
+        drop(first.await);
+        assert!(pool.stalled_ms() < 20, "a caller has just got memory");
+        drop(second.await);
+        let held = pool.try_get(1).expect("room");
+        assert!(futures::poll!(&mut third).is_pending());
+        drop(third);
+        assert_eq!(pool.stalled_ms(), 0, "no caller waits");
+        drop(held);
+    }
+
+    /// Runs `work` as a task; returns its panic message.
+    async fn panic_of(work: impl Future<Output = ()> + Send + 'static) -> Option<String> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        steadfast_flow::Env::tokio().spawn("test", async move {
+            let end = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(work)).await;
+            let _ = tx.send(end.err().and_then(|panic| panic.downcast_ref::<String>().cloned()));
+        });
+        rx.await.expect("ended")
+    }
+
+    #[tokio::test]
+    #[cfg(debug_assertions)]
+    async fn a_task_that_waits_for_memory_holds_no_result() {
+        let pool = BufPool::for_results(2 * BLOCK);
+        let (first, other) = (pool.clone(), pool.clone());
+        let panic = panic_of(async move {
+            let _held = first.get(1).await.freeze();
+            let _free = first.get(1).await;
+            first.get(1).await;
+        });
+        assert!(panic.await.is_some_and(|text| text.contains("the memory for reads")));
+        assert_eq!(pool.used_bytes(), 0);
+
+        // Memory that is being filled, and results of other tasks, may be held.
+        let held = pool.get(1).await.freeze();
+        let (begun, waits) = tokio::sync::oneshot::channel();
+        let releases = async move {
+            waits.await.expect("waits");
+            drop(held);
+        };
+        let waits = panic_of(async move {
+            let _filling = other.get(1).await;
+            let mut second = Box::pin(other.get(1));
+            assert!(futures::poll!(&mut second).is_pending());
+            begun.send(()).expect("received");
+            second.await;
+        });
+        assert_eq!(futures::join!(waits, releases).0, None);
     }
 }

@@ -83,7 +83,7 @@ impl FileDisk {
             len: AtomicU64::new(opened.len),
             depth: options.queue_depth.max(1) + options.commit_depth.max(1),
             pool: BufPool::new(options.pool_bytes),
-            read_pool: BufPool::new(options.read_pool_bytes),
+            read_pool: BufPool::for_results(options.read_pool_bytes),
             copy_pool: BufPool::new(opened.geometry.max_io_bytes * COPY_PIECES),
             counters: Arc::default(),
             reshape: Arc::default(),
@@ -407,7 +407,7 @@ impl Disk for FileDisk {
             pool_used_bytes: pools.iter().map(|pool| pool.used_bytes() as u64).sum(),
             pool_limit_bytes: pools.iter().map(|pool| pool.limit_bytes() as u64).sum(),
             copied_bytes: get(&counters.copied_bytes),
-            oldest_read_ms: counters.reading.oldest_ms(),
+            oldest_read_ms: counters.reading.oldest_ms().max(read_pool.stalled_ms()),
             oldest_write_ms: counters.changing.oldest_ms(),
         }
     }

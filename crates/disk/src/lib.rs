@@ -5,6 +5,7 @@
 //! zoned wrapper are disks over disks, as are the faulty and slow disks of the tests. This layer
 //! does not know the record format.
 
+mod ages;
 mod api;
 mod buffer;
 mod claim;

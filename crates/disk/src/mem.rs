@@ -17,6 +17,7 @@ pub struct MemDisk {
     state: Arc<Mutex<MemState>>,
     geometry: Geometry,
     pool: BufPool,
+    read_pool: BufPool,
 }
 
 struct MemState {
@@ -49,14 +50,26 @@ impl MemDisk {
         };
         let len = if growable { 0 } else { capacity_bytes };
         let state = MemState { blocks: BTreeMap::new(), len, stats: DiskStats::default() };
-        Self { state: Arc::new(Mutex::new(state)), geometry, pool: BufPool::new(64 << 20) }
+        Self::of_state(state, geometry)
+    }
+
+    fn of_state(state: MemState, geometry: Geometry) -> Self {
+        let (pool, read_pool) = (BufPool::new(64 << 20), BufPool::for_results(64 << 20));
+        Self { state: Arc::new(Mutex::new(state)), geometry, pool, read_pool }
+    }
+
+    /// Bounds the memory for results of reads, in bytes; the default is 64 MiB. A larger read is an
+    /// error.
+    #[must_use]
+    pub fn with_read_memory(self, bytes: usize) -> Self {
+        Self { read_pool: BufPool::for_results(bytes), ..self }
     }
 
     /// Copies the current content to a separate disk, like the state after a crash at this moment.
     pub fn image(&self) -> Self {
         let state = self.state.lock();
         let copy = MemState { blocks: state.blocks.clone(), len: state.len, stats: DiskStats::default() };
-        Self { state: Arc::new(Mutex::new(copy)), geometry: self.geometry, pool: BufPool::new(64 << 20) }
+        Self::of_state(copy, self.geometry)
     }
 
     /// Flips bits of the byte at `offset`, like a decaying medium.
@@ -117,7 +130,12 @@ impl Disk for MemDisk {
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
-        self.later(move |state| {
+        let pool = self.read_pool.clone();
+        if !pool.fits(len) {
+            let text = format!("a read of {len} bytes exceeds the memory for reads");
+            return Box::pin(std::future::ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text))));
+        }
+        let read = self.later(move |state| {
             Self::check(state, offset, len as u64, io::ErrorKind::UnexpectedEof)?;
             let first = offset / BLOCK as u64;
             let mut bytes = vec![0; len];
@@ -127,7 +145,12 @@ impl Disk for MemDisk {
             }
             state.stats.reads += 1;
             state.stats.read_bytes += len as u64;
-            Ok(bytes.into())
+            Ok(bytes)
+        });
+        Box::pin(async move {
+            let mut target = pool.get(len).await;
+            target.put(&read.await?);
+            Ok(target.freeze())
         })
     }
 
@@ -186,6 +209,7 @@ impl Disk for MemDisk {
         let mut stats = self.state.lock().stats;
         stats.pool_used_bytes = self.pool.used_bytes() as u64;
         stats.pool_limit_bytes = self.pool.limit_bytes() as u64;
+        stats.oldest_read_ms = self.read_pool.stalled_ms();
         stats
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
+use crate::ages::now;
 use crate::claim::{cache_claim, must_be_written_in_order, queue_text};
-use crate::request::now;
 use crate::zones::{Zones, zones_of};
 use crate::{BLOCK, DiskOptions, Geometry};
 

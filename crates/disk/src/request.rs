@@ -1,17 +1,16 @@
 //! A request on its way through a driver, and the counters of a disk.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use steadfast_flow::HistogramCounter;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::AlignedBuf;
+use crate::ages::{Ages, now};
 
 /// Memory that several pieces of one read fill concurrently.
 pub(crate) struct ReadTarget(AlignedBuf);
@@ -114,35 +113,6 @@ impl Counters {
     }
 }
 
-/// The start times of the requests in flight.
-#[derive(Default)]
-pub(crate) struct Ages {
-    next: AtomicU64,
-    /// Start times in order of submission.
-    begun: Mutex<BTreeMap<u64, Instant>>,
-}
-
-impl Ages {
-    /// Records the start of a request and returns its number.
-    pub(crate) fn begin(&self) -> u64 {
-        let mut begun = self.begun.lock();
-        let number = self.next.fetch_add(1, Relaxed);
-        begun.insert(number, now());
-        number
-    }
-
-    /// Records the end of a request and returns its start time.
-    pub(crate) fn end(&self, number: u64) -> Option<Instant> {
-        self.begun.lock().remove(&number)
-    }
-
-    /// Age of the oldest request in milliseconds; 0 when there is none.
-    pub(crate) fn oldest_ms(&self) -> u64 {
-        let oldest = self.begun.lock().first_key_value().map(|(_, begun)| begun.elapsed());
-        oldest.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
-    }
-}
-
 /// A successful flush.
 pub(crate) struct Flushed {
     pub(crate) begun: Instant,
@@ -213,28 +183,4 @@ pub(crate) trait Driver: Send + Sync {
     fn submit(&self, request: Request);
     /// A description for humans.
     fn describe(&self) -> String;
-}
-
-/// The time, for latencies of the device.
-#[allow(clippy::disallowed_methods, reason = "below the seam: the simulator replaces the whole disk")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_age_of_the_oldest_request_is_reported() {
-        let ages = Ages::default();
-        assert_eq!(ages.oldest_ms(), 0);
-        let (first, second) = (ages.begin(), ages.begin());
-        ages.begun.lock().insert(first, now().checked_sub(Duration::from_secs(7)).expect("later than the epoch"));
-        assert!((7_000..60_000).contains(&ages.oldest_ms()));
-        ages.end(first);
-        assert!(ages.oldest_ms() < 5_000);
-        ages.end(second);
-        assert_eq!(ages.oldest_ms(), 0);
-    }
 }

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use steadfast_flow::{BoxFuture, Env};
 
 pub(crate) use self::member::Member;
@@ -32,9 +34,8 @@ use crate::{AlignedBuf, BLOCK, BufPool, CacheClaim, Disk, DiskStats, Geometry, I
 const DATA_START: u64 = 1 << 20;
 /// Maximum number of members, above that of any machine.
 const MEMBERS_MAX: usize = 1024;
-/// Memory to assemble reads that touch several members, in bytes. It is less than each member's
-/// memory for its own reads ([`crate::DiskOptions::read_pool_bytes`]). A read takes it first, so
-/// reads never wait for one another in a cycle.
+/// Memory to assemble reads that touch several members, in bytes. A read takes it first, and each
+/// member's memory only until the part is copied, so reads never wait for one another in a cycle.
 const GATHER_BYTES: usize = 32 << 20;
 
 /// Options of a new stripe.
@@ -187,7 +188,7 @@ impl Stripe {
             members,
             stripe: first.stripe,
             chunk_bytes: first.chunk_bytes,
-            gather: BufPool::new(GATHER_BYTES),
+            gather: BufPool::for_results(GATHER_BYTES),
         }))))
     }
 
@@ -285,14 +286,15 @@ impl StripeInner {
             _ => {}
         }
         if !self.gather.fits(len) {
-            let text =
-                format!("a read of {len} bytes exceeds the stripe's pool of {} bytes", self.gather.limit_bytes());
-            return Err(invalid(text));
+            return Err(invalid(format!("a read of {len} bytes exceeds the stripe's pool of {GATHER_BYTES} bytes")));
         }
         let mut whole = self.gather.get(len).await;
         whole.set_len(len);
-        let reads = pieces.iter().map(|piece| self.members[piece.member].disk.read(piece.offset, piece.len));
-        for (piece, part) in pieces.iter().zip(join_all(reads).await) {
+        // Each part is copied when it arrives: the other parts may wait for its memory.
+        let read = |piece: &Piece| self.members[piece.member].disk.read(piece.offset, piece.len);
+        let mut reads: FuturesUnordered<_> =
+            pieces.iter().map(|piece| read(piece).map(move |part| (piece, part))).collect();
+        while let Some((piece, part)) = reads.next().await {
             whole[piece.at..piece.at + piece.len].copy_from_slice(&part?);
         }
         Ok(whole.freeze())
@@ -484,6 +486,7 @@ impl Disk for Stripe {
             sum.oldest_read_ms = sum.oldest_read_ms.max(one.oldest_read_ms);
             sum.oldest_write_ms = sum.oldest_write_ms.max(one.oldest_write_ms);
         }
+        sum.oldest_read_ms = sum.oldest_read_ms.max(self.0.gather.stalled_ms());
         sum.pool_used_bytes += self.0.gather.used_bytes() as u64;
         sum.pool_limit_bytes += self.0.gather.limit_bytes() as u64;
         sum

@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::request::{Counters, Driver, Flushed, Op, Request, now};
+use crate::ages::now;
+use crate::request::{Counters, Driver, Flushed, Op, Request};
 
 /// Maximum number of threads for bulk work: each needs a stack, and fewer saturate a device.
 const BULK_THREADS_MAX: usize = 32;

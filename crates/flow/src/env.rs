@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::FutureExt;
 
+use crate::task;
+
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -106,7 +108,7 @@ impl Env {
 
     /// Starts a task. Logs and the simulator's trace use `name`.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(name, Box::pin(task));
+        self.0.spawn(name, task::numbered(task));
     }
 
     /// Like [`Env::spawn`], for a task that several requests wait for. Without that task the

@@ -14,6 +14,7 @@ pub mod patience;
 pub mod ring;
 pub mod slow;
 pub mod stages;
+pub mod task;
 #[cfg(test)]
 mod testing;
 pub mod throttle;

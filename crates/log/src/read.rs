@@ -2,10 +2,12 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::{Either, select};
 use steadfast_disk::BLOCK;
 
 use crate::extents::ExtentInfo;
@@ -19,7 +21,8 @@ const GAP_BYTES_MAX: u64 = 64 << 10;
 /// Interval between log messages about failed reads.
 pub(crate) const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A record read back whole and verified.
+/// A record read back whole and verified. It is a copy: a batch of small records that kept the
+/// disk's memory would hold a block or more for each of them.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnedRecord {
     pub(crate) header: RecordHeader,
@@ -200,11 +203,16 @@ async fn read_range(
         let body_at = (blocks.start - front.start) as usize;
         (both.slice(..table_end as usize), both.slice(body_at..))
     } else {
-        futures::future::try_join(
-            read_bytes(shared, location.extent, front, copy),
-            read_bytes(shared, location.extent, blocks, copy),
-        )
-        .await?
+        let front = pin!(read_bytes(shared, location.extent, front, copy));
+        let blocks = pin!(read_bytes(shared, location.extent, blocks, copy));
+        // The first result is copied, as the other read may wait for its memory.
+        match select(front, blocks).await {
+            Either::Left((front, blocks)) => (Bytes::copy_from_slice(&front?), blocks.await?),
+            Either::Right((blocks, front)) => {
+                let blocks = Bytes::copy_from_slice(&blocks?);
+                (front.await?, blocks)
+            }
+        }
     };
     let seed = shared.extents.id(location.extent, location.epoch).seed();
     if shared.options.sabotage != Sabotage::UnverifiedReads {
@@ -231,7 +239,8 @@ async fn read_whole(shared: &Shared, location: &Location, copy: Option<u32>) -> 
     }
     view.verify_body(seed).map_err(damaged)?;
     let header = view.header;
-    let head = bytes.slice(RECORD_HEADER..RECORD_HEADER + header.head_len as usize);
-    let body = bytes.slice(RecordHeader::body_start(header.head_len, header.body_len) as usize..);
-    Ok(OwnedRecord { header, head, body })
+    let head = RECORD_HEADER..RECORD_HEADER + header.head_len as usize;
+    let body = RecordHeader::body_start(header.head_len, header.body_len) as usize..;
+    let copy = |part: &[u8]| Bytes::copy_from_slice(part);
+    Ok(OwnedRecord { header, head: copy(&bytes[head]), body: copy(&bytes[body]) })
 }

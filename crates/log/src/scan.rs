@@ -19,7 +19,8 @@ pub(crate) type Piece = (Bytes, Vec<u64>);
 /// Reads a piece of one copy.
 pub(crate) async fn read_piece(disk: Arc<dyn Disk>, copy: u32, offset: u64, len: usize) -> Piece {
     if let Ok(bytes) = disk.read_copy(copy, offset, len).await {
-        return (bytes, Vec::new());
+        // A copy: the pieces behind it may wait for its memory.
+        return (Bytes::copy_from_slice(&bytes), Vec::new());
     }
     let mut bytes = vec![0u8; len];
     let mut unreadable = Vec::new();

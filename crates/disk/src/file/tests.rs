@@ -87,3 +87,21 @@ async fn opening_again_waits_for_what_is_in_flight() {
     }
     assert!(written.iter().any(Result::is_ok));
 }
+
+#[tokio::test]
+async fn reads_that_get_no_memory_are_as_old_as_a_read_that_hangs() {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let options = DiskOptions { create: true, read_pool_bytes: BLOCK, ..DiskOptions::default() };
+    let disk = FileDisk::open(folder.path().join("disk"), &options).expect("opens");
+    disk.reserve(1 << 20).await.expect("room");
+    let held = disk.read(0, BLOCK).await.expect("read");
+    assert_eq!(disk.stats().oldest_read_ms, 0);
+    let mut waits = disk.read(0, BLOCK);
+    assert!(futures::poll!(&mut waits).is_pending());
+    while disk.stats().oldest_read_ms < 20 {
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+    waits.await.expect("read");
+    assert_eq!(disk.stats().oldest_read_ms, 0);
+}

@@ -171,7 +171,8 @@ impl Zoned {
                 let bytes = disk.read(end + (block as u64 * 2 + copy) * B, BLOCK).await?;
                 let newer = best.as_ref().is_none_or(|best| u64_at(best, 8) < u64_at(&bytes, 8));
                 if is_valid(&bytes, block) && newer {
-                    best = Some(bytes);
+                    // A copy: the next read may wait for its memory.
+                    best = Some(Bytes::copy_from_slice(&bytes));
                 }
             }
             let Some(bytes) = best else { continue };

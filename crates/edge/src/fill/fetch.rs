@@ -57,6 +57,14 @@ fn is_temporary(error: &EdgeError) -> bool {
     matches!(error, EdgeError::Origin(_) | EdgeError::Timeout | EdgeError::Store(StoreError::Busy(_)))
 }
 
+/// Awaits the origin. An origin that stalls must not hold a budget that other writers wait for.
+async fn during<T>(writer: &mut Option<ObjectWriter>, origin: impl Future<Output = T>) -> T {
+    match writer {
+        Some(writer) => writer.give_room_during(origin).await,
+        None => origin.await,
+    }
+}
+
 impl Fill {
     /// Reserves memory for the bytes of a segment.
     pub(super) async fn memory(&self, bytes: u64) -> Result<Permit, EdgeError> {
@@ -135,7 +143,7 @@ impl Fill {
             }
             let answered = match part.take() {
                 Some(part) => Ok(part),
-                None => self.ask_range(plan, from, range.end).await,
+                None => during(&mut writer, self.ask_range(plan, from, range.end)).await,
             };
             let fetched = match answered {
                 Ok(Part { mut body, bytes }) => {
@@ -153,7 +161,7 @@ impl Fill {
                     if tries == TRIES {
                         return Err(error);
                     }
-                    self.site.env.sleep(PAUSE * (1 << tries)).await;
+                    during(&mut writer, self.site.env.sleep(PAUSE * (1 << tries))).await;
                 }
                 other => other?,
             }
@@ -280,7 +288,7 @@ impl Fill {
     ) -> Result<(), EdgeError> {
         let mut left = limit;
         while left > 0 {
-            let Some(mut piece) = self.next_piece(body).await? else { return Ok(()) };
+            let Some(mut piece) = during(writer, self.next_piece(body)).await? else { return Ok(()) };
             if piece.is_empty() {
                 continue;
             }

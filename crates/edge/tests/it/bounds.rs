@@ -11,11 +11,12 @@ use steadfast_edge::{
     Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Origin, OriginAnswer, OriginRequest, Wanted,
 };
 use steadfast_flow::Env;
-use steadfast_store::{BucketSettings, StoreError};
+use steadfast_log::LogOptions;
+use steadfast_store::{BucketSettings, StoreError, StoreOptions};
 
 use crate::freshness::put_own;
 use crate::origin::FakeOrigin;
-use crate::{BUCKET, SEGMENT, bucket, bytes, edge, get, new_disk, store, until};
+use crate::{BUCKET, SEGMENT, bucket, bytes, edge, get, new_disk, options, store, store_with, until};
 
 /// An edge with these bounds and two buckets, each with its own origin.
 async fn two(bounds: EdgeBounds, origins: [&FakeOrigin; 2]) -> Edge {
@@ -153,13 +154,17 @@ async fn segments_whose_readers_left_before_their_turn_are_not_fetched() {
 }
 
 /// An origin whose body stops after its first bytes.
-struct StoppingOrigin;
+struct StoppingOrigin {
+    length: &'static str,
+    cache_control: &'static str,
+    first: Bytes,
+}
 
 impl Origin for StoppingOrigin {
     fn send(&self, _: OriginRequest) -> BoxFuture<'static, Result<OriginAnswer, String>> {
-        let headers = [("content-length", "100"), ("cache-control", "private")];
+        let headers = [("content-length", self.length), ("cache-control", self.cache_control)];
         let header = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
-        let body = stream::iter([Ok(Bytes::from_static(b"first"))]).chain(stream::pending()).boxed();
+        let body = stream::iter([Ok(self.first.clone())]).chain(stream::pending()).boxed();
         ready(Ok(OriginAnswer { status: 200, headers: headers.map(header).into_iter().collect(), body })).boxed()
     }
 }
@@ -167,11 +172,32 @@ impl Origin for StoppingOrigin {
 #[tokio::test(start_paused = true)]
 async fn a_passed_body_that_stops_ends_after_the_timeout() {
     let store = store(&new_disk().await).await;
-    let origin: Arc<dyn Origin> = Arc::new(StoppingOrigin);
+    let first = Bytes::from_static(b"first");
+    let origin: Arc<dyn Origin> = Arc::new(StoppingOrigin { length: "100", cache_control: "private", first });
     let buckets = vec![(bucket(FillMode::Whole), origin)];
     let edge = Edge::with_origins(store, Env::tokio(), buckets, &EdgeBounds::default()).await.expect("an edge");
     assert!(matches!(get(&edge, "k", None).await, Err(EdgeError::Timeout)));
     assert_eq!(edge.status().passed.map(|passed| passed.used), Some(0));
+}
+
+#[tokio::test]
+async fn fills_whose_origin_stops_give_up_the_budget_of_writes() {
+    let log = LogOptions { pending_bytes_max: 64 << 10, ..LogOptions::default() };
+    let store = store_with(&new_disk().await, StoreOptions { log, ..options() }).await;
+    let first = Bytes::from(bytes(SEGMENT / 2, 1));
+    let origin: Arc<dyn Origin> = Arc::new(StoppingOrigin { length: "10000", cache_control: "max-age=100", first });
+    let buckets = vec![(EdgeBucket { timeout: Duration::from_secs(60), ..bucket(FillMode::Whole) }, origin)];
+    let edge = Edge::with_origins(store.clone(), Env::tokio(), buckets, &EdgeBounds::default()).await.expect("an edge");
+    // Together, their chunks exceed the budget.
+    let mut readers = Vec::new();
+    for n in 0..20 {
+        let found = edge.get(BUCKET, &format!("k{n}"), &Wanted::default()).await.expect("begins").found;
+        readers.push(found);
+    }
+    for n in 0..20 {
+        put_own(&store, &format!("own{n}")).await;
+    }
+    assert!(readers.iter().all(|found| matches!(found, Fetched::Fill(_))));
 }
 
 #[tokio::test]

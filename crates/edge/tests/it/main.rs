@@ -23,9 +23,16 @@ use steadfast_store::{IndexKind, PoolDisk, Store, StoreOptions};
 pub(crate) const BUCKET: &str = "media";
 pub(crate) const SEGMENT: usize = 10_000;
 
+pub(crate) fn options() -> StoreOptions {
+    StoreOptions { chunk_bytes: 4096, inline_max_bytes: 1000, ..StoreOptions::default() }
+}
+
 pub(crate) async fn store(disk: &Arc<dyn Disk>) -> Store {
+    store_with(disk, options()).await
+}
+
+pub(crate) async fn store_with(disk: &Arc<dyn Disk>, options: StoreOptions) -> Store {
     let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk.clone()), hint: false }];
-    let options = StoreOptions { chunk_bytes: 4096, inline_max_bytes: 1000, ..StoreOptions::default() };
     Store::open_pool(given, IndexKind::memory(), Env::tokio(), options).await.expect("open").0
 }
 

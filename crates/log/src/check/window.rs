@@ -10,8 +10,8 @@ use steadfast_flow::Pace;
 /// Bytes read at a time. Below any sensible bound of a buffer pool.
 const PIECE: u64 = 1 << 20;
 
-/// A view of part of a disk (an extent) with read-ahead. It holds one piece, or the largest
-/// requested range.
+/// A view of part of a disk (an extent) with read-ahead. It holds a copy of one piece, or of the
+/// largest requested range. The disk's own memory would be missing for other reads meanwhile.
 pub struct Window {
     disk: Arc<dyn Disk>,
     copy: u32,
@@ -90,7 +90,7 @@ impl Window {
     async fn read(&mut self, from: u64, to: u64) -> io::Result<Bytes> {
         self.piece = Bytes::new();
         self.piece_at = 0;
-        let mut whole = BytesMut::new();
+        let mut whole = BytesMut::with_capacity((to - from) as usize);
         let mut at = from;
         while at < to {
             let len = (to - at).min(PIECE);
@@ -100,9 +100,6 @@ impl Window {
             let bytes = self.disk.read_copy(self.copy, self.start + at, len as usize).await?;
             self.read_bytes += len;
             at += len;
-            if from + len == to {
-                return Ok(bytes);
-            }
             whole.extend_from_slice(&bytes);
         }
         Ok(whole.freeze())

@@ -106,11 +106,11 @@ impl Copy {
         let bytes = frame_bytes(&item);
         pace.spend(2 * bytes).await;
         let from = item.location;
-        let body = log.read(from, 0..from.body_len).await?;
         let shared = &log.shared;
         let room = shared.room.acquire_copy(&shared.latch, u64::from(from.body_len), RESERVE_WAIT).await?;
-        let mut chunk = log.chunk(body.len()).await?;
-        chunk.put(&body);
+        let mut chunk = log.chunk(from.body_len as usize).await?;
+        // Read last, so that the memory of the read waits for nothing.
+        chunk.put(&log.read(from, 0..from.body_len).await?);
         let to = log.write_chunk(&room, item.head.clone(), chunk).await?;
         let mut status = log.shared.compaction.status.lock();
         status.chunks_moved += 1;

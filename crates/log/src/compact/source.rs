@@ -13,7 +13,8 @@ use crate::format::{ExtentId, ExtentKind, FrameHeader, FrameKind};
 use crate::shared::Shared;
 use crate::{Location, Lsn, heal};
 
-/// A record or chunk of a sealed extent.
+/// A record or chunk of a sealed extent. Its head is a copy: callers collect many items, and each
+/// of them would keep the piece of the extent that its head was read with.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) lsn: Lsn,
@@ -77,7 +78,7 @@ impl Items {
                     lsn: entry.lsn,
                     version: entry.version,
                     location: place(entry.offset, entry.head.len(), entry.body_len),
-                    head: entry.head,
+                    head: Bytes::copy_from_slice(&entry.head),
                 }))
             }
             Items::Frames { copies, window, at, ready } => loop {
@@ -112,7 +113,7 @@ impl Items {
                         lsn: view.header.lsn,
                         version: view.header.version,
                         location: place(view.offset, view.head.len(), view.header.body_len),
-                        head: frame.slice_ref(view.head),
+                        head: Bytes::copy_from_slice(view.head),
                     });
                 }
                 *at += header.total_len();

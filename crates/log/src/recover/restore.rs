@@ -73,11 +73,13 @@ async fn whole(
         return None;
     }
     let disk = copies.disk();
-    let last = disk.read_copy(copy, trailer_at, BLOCK).await.ok()?;
-    let never = match Trailer::decode(&last, pool.extent_bytes) {
-        Ok(older) => (older.id.pool, older.id.extent) == (id.pool, extent) && older.id.epoch < header.id.epoch,
-        Err(FormatError::Magic(_)) => last.iter().all(|byte| *byte == 0),
-        Err(_) => false,
+    let never = {
+        let last = disk.read_copy(copy, trailer_at, BLOCK).await.ok()?;
+        match Trailer::decode(&last, pool.extent_bytes) {
+            Ok(older) => (older.id.pool, older.id.extent) == (id.pool, extent) && older.id.epoch < header.id.epoch,
+            Err(FormatError::Magic(_)) => last.iter().all(|byte| *byte == 0),
+            Err(_) => false,
+        }
     };
     let mut at = if never { 0 } else { return None };
     while at < pool.extent_bytes {

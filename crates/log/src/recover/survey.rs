@@ -42,8 +42,10 @@ pub(super) async fn survey(copies: &Copies, sb: &Superblock) -> Vec<Found> {
     stream::iter(0..count).map(|extent| look(copies.clone(), *sb, extent)).buffered(32).collect().await
 }
 
+/// A copy of a block of copy 0: the reads of other extents may wait for its memory.
 async fn block(disk: &Arc<dyn Disk>, offset: u64) -> Result<Bytes, String> {
-    disk.read_copy(0, offset, BLOCK).await.map_err(|error| format!("cannot be read: {error}"))
+    let read = disk.read_copy(0, offset, BLOCK).await;
+    read.map(|bytes| Bytes::copy_from_slice(&bytes)).map_err(|error| format!("cannot be read: {error}"))
 }
 
 async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {

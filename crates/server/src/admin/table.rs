@@ -74,7 +74,12 @@ pub const TABLE: &[Metric] = &[
     metric("/disk/stats/queue_depth", "disk_queue_depth", Gauge, "Limit of these requests"),
     metric("/disk/stats/pool_used_bytes", "disk_buffers_used_bytes", Gauge, "Buffers in use"),
     metric("/disk/stats/pool_limit_bytes", "disk_buffers_limit_bytes", Gauge, "Limit of the buffers"),
-    metric("/disk/stats/oldest_read_ms", "disk_oldest_read_seconds", Timestamp, "Age of the oldest read in progress"),
+    metric(
+        "/disk/stats/oldest_read_ms",
+        "disk_oldest_read_seconds",
+        Timestamp,
+        "Age of the oldest read in progress, or of the wait for memory if no read gets any",
+    ),
     metric(
         "/disk/stats/oldest_write_ms",
         "disk_oldest_write_seconds",

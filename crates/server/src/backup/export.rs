@@ -10,13 +10,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use steadfast_flow::{BoxFuture, Env, Pace};
+use steadfast_flow::{Env, Pace};
 use steadfast_log::LogError;
 use steadfast_store::{BucketInfo, ObjectReader, Snapshot, SnapshotObject, Store, StoreError, StoredObject};
 
 use super::bodies::Bodies;
 use super::manifest::{End, Header, Lines, ManifestLine, ObjectLine, Piece, Reader, VERSION, hex};
 use super::place::{Place, Writer};
+use super::read_ahead::ReadAhead;
 use super::{MANIFEST, Result, UNFINISHED, check_name, data_file};
 
 /// Maximum size of a file of bodies, in bytes.
@@ -297,13 +298,16 @@ impl<'a> Exporter<'a> {
             });
         }
         let (snapshot, pace) = (self.snapshot, self.pace);
-        let mut reads: Vec<BoxFuture<'_, Result<Body>>> = Vec::with_capacity(page.len());
-        for (object, known) in page.iter().zip(known) {
-            reads.push(Box::pin(body_of(snapshot, bucket, object, known, pace)));
-        }
-        let mut reads = futures::stream::iter(reads).buffered(READS).zip(futures::stream::iter(page));
-        while let Some((body, object)) = reads.next().await {
-            self.write_object(bucket, object, body?).await?;
+        let mut left = page.iter().zip(known);
+        let mut ahead = ReadAhead::default();
+        for object in page {
+            while ahead.len() < READS
+                && let Some((object, known)) = left.next()
+            {
+                ahead.begin(body_of(snapshot, bucket, object, known, pace));
+            }
+            let body = ahead.next().await.expect("a read for each object")?;
+            ahead.during(self.write_object(bucket, object, body)).await?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ pub mod dir;
 pub mod export;
 pub mod manifest;
 pub mod place;
+mod read_ahead;
 pub mod restore;
 pub mod s3;
 

@@ -149,7 +149,8 @@ async fn restore_object(
         let file = (piece.export.clone().unwrap_or_else(|| name.to_owned()), piece.file);
         let (mut at, end) = (piece.offset, piece.offset + piece.length);
         while at < end {
-            let bytes = blocks.read(&file, at, (end - at).min(1 << 20)).await.map_err(bad)?;
+            let read = blocks.read(&file, at, (end - at).min(1 << 20));
+            let bytes = writer.give_room_during(read).await.map_err(bad)?;
             at += bytes.len() as u64;
             let hashed = bytes.clone();
             hash = if bytes.len() <= 64 << 10 {

@@ -300,7 +300,13 @@ impl Queue {
             if let Err(error) = self.advance(&mut window).await {
                 let webhook = &self.name;
                 tracing::warn!(webhook, %error, "events cannot be read or removed; retrying");
-                self.env.sleep(jittered(&self.env, pause)).await;
+                tokio::select! {
+                    () = self.env.sleep(jittered(&self.env, pause)) => {}
+                    Some(purge) = purges.recv() => {
+                        // The client may have disconnected.
+                        let _ = purge.send(Err(error));
+                    }
+                }
                 pause = (pause * 2).min(RETRY_BACKOFF.1);
                 continue;
             }

@@ -7,6 +7,7 @@ mod types;
 use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_disk::BLOCK;
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, LogOptions, ScrubOptions};
 use steadfast_store::{Mirrored, StoreOptions};
 
@@ -175,6 +176,10 @@ impl Plan {
             self.cut_into_zones(rng, extent_bytes, extents);
         }
         let mut hardships = several.fork();
+        let mut memory = several.fork();
+        if memory.one_in(4) {
+            self.spare_memory(&mut memory);
+        }
         if !damaging && variant.map_or_else(|| hardships.one_in(6), Variant::is_of_indexes) {
             self.add_index_faults(&mut hardships);
         }
@@ -185,6 +190,18 @@ impl Plan {
             self.never_pause(&mut hardships);
         } else if alone && variant.is_none() && hardships.one_in(2) {
             self.use_once();
+        }
+    }
+
+    /// Gives each disk memory for a few reads, so that tasks that hold a part of it while they wait
+    /// for more meet each other.
+    fn spare_memory(&mut self, rng: &mut Rng) {
+        let bytes = *rng.pick(&[1, 2, 4, 16, 64]) * BLOCK;
+        for disk in &mut self.disks {
+            disk.profile.read_pool_bytes = bytes;
+            if let Some(fast) = &mut disk.fast {
+                fast.disk.read_pool_bytes = bytes;
+            }
         }
     }
 
@@ -271,6 +288,7 @@ fn first_disk(rng: &mut Rng, fault_class: FaultClass, growable: bool, capacity_b
             lazy: rng.one_in(2),
             steady: false,
             pool_bytes: 24 << 20,
+            read_pool_bytes: 24 << 20,
             sabotage: crate::disk::DiskSabotage::default(),
         },
         fast: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use steadfast_log::{Durability, LogError, Lsn, Priority, Record};
 
 use crate::record::object::Body;
@@ -207,7 +208,7 @@ impl Shard {
         change: impl Fn(&mut Found, u64),
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
-        let index_key = bytes::Bytes::from(keys::object(bucket.id, key.as_bytes()));
+        let index_key = Bytes::from(keys::object(bucket.id, key.as_bytes()));
         let mut follow = Follow::default();
         loop {
             let tried =
@@ -223,7 +224,7 @@ impl Shard {
         &self,
         bucket: &Bucket,
         key: &str,
-        index_key: &bytes::Bytes,
+        index_key: &Bytes,
         condition: &Condition,
         durability: Option<Durability>,
         event_kind: Option<EventKind>,
@@ -252,7 +253,8 @@ impl Shard {
         let body = match &found.meta.body {
             Body::Inline if at.body_len == 0 => Ok(Vec::new()),
             Body::Inline => match follow::read(self.log(), &at, 0..at.body_len, index_key).await {
-                Ok(body) => Ok(vec![body]),
+                // A copy, as the committer may have to read before it writes the record.
+                Ok(body) => Ok(vec![Bytes::copy_from_slice(&body)]),
                 Err(e) => Err(e.into()),
             },
             Body::Chunks { .. } | Body::ChunksAside { .. } => {

@@ -180,8 +180,7 @@ impl ShardWriter {
                 self.core.owners.follow(&chunking.id, &mut at);
                 let until = chunk.body_len.min(from.saturating_add(piece_bytes));
                 match self.log.read(at[0], from..until).await {
-                    Ok(piece) if to.chunking.is_some() => to.write(piece).await?,
-                    // A copy, so that the disk's own memory is released.
+                    // A copy: the memory of this disk must not wait for the other one.
                     Ok(piece) => to.write(Bytes::copy_from_slice(&piece)).await?,
                     Err(LogError::Moved) => {
                         follow.moved(&self.log, &at[0]).await?;
@@ -238,10 +237,12 @@ impl ShardWriter {
         if self.chunking.is_none() {
             self.start_chunking();
             self.gather();
+            // The chunks need their own part of the budget. Enough writers that kept the first
+            // part would hold all of it while they wait.
+            self.room = None;
             for piece in std::mem::take(&mut self.pieces) {
                 self.fill(&piece).await?;
             }
-            self.room = None;
         }
         Ok(())
     }
@@ -368,9 +369,10 @@ impl ShardWriter {
         let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
         let event = self.draft(&meta)?;
         let bytes = (128 + head.len() + body_len) as u64 + slack + event.as_ref().map_or(0, Draft::bytes);
-        let mut room = match self.room.take() {
-            Some((room, had)) if had >= bytes => Some(room),
-            _ => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
+        // Too small a part of the budget is released first, as the larger one may wait for it.
+        let mut room = match self.room.take().filter(|(_, had)| *had >= bytes) {
+            Some((room, _)) => Some(room),
+            None => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
         };
         // No chunk is moved from here until the record is submitted.
         let id = self.chunking.as_ref().map(|chunking| chunking.id);

@@ -62,6 +62,19 @@ impl ObjectWriter {
         self.inner.give_room().await;
     }
 
+    /// Awaits `work`, which a client or another server may delay, and gives up the budget meanwhile
+    /// when other writers need it.
+    pub async fn give_room_during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.give_room() => {}
+            }
+        }
+    }
+
     /// Passes the gate of the key's slot, with the written bytes at the key's home.
     async fn arrive<'a>(&mut self, store: &'a Store) -> Result<Entered<'a>, StoreError> {
         loop {

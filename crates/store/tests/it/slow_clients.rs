@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crate::common::{BUCKET, Pool, bytes_of, etag, get, options};
 use futures::StreamExt;
+use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use steadfast_flow::Env;
 use steadfast_log::LogOptions;
-use steadfast_store::{BucketSettings, Condition, ObjectWriter, Store, StoreOptions};
+use steadfast_store::{Attributes, BucketSettings, Condition, ObjectWriter, Store, StoreOptions};
 
 /// Timeout for operations that would otherwise hang for ever.
 const LONG: Duration = Duration::from_secs(120);
@@ -121,4 +122,40 @@ async fn bodies_that_stall_do_not_stop_writes() {
         }
     };
     Env::tokio().timeout(LONG, filling).await.expect("in time");
+}
+
+/// Opens so many writers that their first parts fill the budget, and finishes all of them at once.
+async fn finish_all(store: &Store, count: u64, size_hint: Option<u64>, body: usize, attributes: Attributes) {
+    let mut writers = Vec::new();
+    for n in 0..count {
+        writers.push((n, store.writer(BUCKET, &format!("k{n}"), size_hint).await.expect("writer")));
+    }
+    let finish = join_all(writers.into_iter().map(|(n, mut writer)| {
+        let attributes = attributes.clone();
+        async move {
+            writer.write(bytes_of(n, body).into()).await.expect("write");
+            writer.commit(attributes, Condition::None, None).await.expect("commit");
+        }
+    }));
+    Env::tokio().timeout(LONG, finish).await.expect("in time");
+    for n in 0..count {
+        assert!(get(store, &format!("k{n}")).await.expect("there") == bytes_of(n, body));
+    }
+}
+
+#[tokio::test]
+async fn writers_that_need_a_larger_part_of_the_budget_do_not_wait_for_one_another() {
+    let (_pool, store) = start(StoreOptions {
+        inline_max_bytes: 128 << 10,
+        chunk_bytes: 1 << 20,
+        log: LogOptions { pending_bytes_max: 4 << 20, ..LogOptions::default() },
+        write_wait: LONG,
+        ..options()
+    })
+    .await;
+    // Their metadata is longer than expected.
+    let user = (0..3).map(|n| (format!("name{n}"), "x".repeat(1000))).collect();
+    finish_all(&store, 41, Some(100_000), 100_000, Attributes { user, ..etag("t") }).await;
+    // Their bodies are longer than what a record takes.
+    finish_all(&store, 31, None, 200_000, etag("t")).await;
 }

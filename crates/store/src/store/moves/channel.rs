@@ -114,7 +114,8 @@ impl Copier {
             }
             let at = value.location;
             let body = match follow::read(self.from.log(), &at, 0..at.body_len, key).await {
-                Ok(body) => body,
+                // A copy: a batch of these waits for the other disk.
+                Ok(body) => Bytes::copy_from_slice(&body),
                 Err(LogError::Moved) => {
                     follow.moved(self.from.log(), &at).await.map_err(reading)?;
                     continue;
