@@ -36,7 +36,7 @@ impl Ages {
 }
 
 /// The time, for latencies of the device.
-#[allow(clippy::disallowed_methods, reason = "below the seam: the simulator replaces the whole disk")]
+#[allow(clippy::disallowed_methods, reason = "below the seam: it counts for figures only")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

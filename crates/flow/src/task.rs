@@ -28,10 +28,17 @@ impl Future for Numbered {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let before = CURRENT.replace(self.number);
-        let polled = self.task.as_mut().poll(cx);
-        CURRENT.set(before);
-        polled
+        let _before = Before(CURRENT.replace(self.number));
+        self.task.as_mut().poll(cx)
+    }
+}
+
+/// Restores the number of the current task, also when the task panics.
+struct Before(u64);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
     }
 }
 
@@ -72,7 +79,8 @@ impl HeldByTasks {
         HeldPart(Some((self.parts.clone(), number)))
     }
 
-    /// Checks that the current task, which is about to wait for a part, holds none.
+    /// Checks that the current task, which is about to wait for a part, holds none. Parts that it
+    /// takes in another future while it waits are not seen.
     ///
     /// # Panics
     /// When it holds one.

@@ -207,7 +207,10 @@ async fn read_range(
         let blocks = pin!(read_bytes(shared, location.extent, blocks, copy));
         // The first result is copied, as the other read may wait for its memory.
         match select(front, blocks).await {
-            Either::Left((front, blocks)) => (Bytes::copy_from_slice(&front?), blocks.await?),
+            Either::Left((front, blocks)) => {
+                let front = Bytes::copy_from_slice(&front?);
+                (front, blocks.await?)
+            }
             Either::Right((blocks, front)) => {
                 let blocks = Bytes::copy_from_slice(&blocks?);
                 (front.await?, blocks)

@@ -166,7 +166,8 @@ async fn compare_range(durable: &Arc<dyn Disk>, fast: &Arc<dyn Disk>, at: u64, l
             }
         }
         // Reads block by block to find the unreadable ones.
-        _ => {
+        both => {
+            drop(both);
             for place in (at..at + len).step_by(BLOCK) {
                 let same = match (durable.read(place, BLOCK).await, fast.read(FAST_START + place, BLOCK).await) {
                     (Ok(a), Ok(b)) => a == b || touches_reserved(place, BLOCK),

@@ -134,7 +134,10 @@ impl SuperdiskShared {
                 self.fast_answered(start, len);
                 Ok(masked(offset, bytes))
             }
-            Some(Ok(_)) => self.read_durable(offset, len).await,
+            Some(Ok(stale)) => {
+                drop(stale);
+                self.read_durable(offset, len).await
+            }
             Some(Err(error)) => {
                 self.fast_read_failed(offset, len, &error);
                 self.read_durable(offset, len).await
@@ -177,7 +180,10 @@ impl SuperdiskShared {
                 self.fast_answered(start, len);
                 Ok(masked(offset, bytes))
             }
-            Ok(Ok(_)) => self.durable_answered(offset, durable.await),
+            Ok(Ok(stale)) => {
+                drop(stale);
+                self.durable_answered(offset, durable.await)
+            }
             Ok(Err(error)) => {
                 drop(overdue);
                 self.fast_read_failed(offset, len, &error);

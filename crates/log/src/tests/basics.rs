@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use steadfast_disk::{Disk, MemDisk};
+use steadfast_disk::{BLOCK, Disk, MemDisk};
 use steadfast_flow::Env;
 
 use super::harness::{Memory, body, format, open, record};
 use crate::format::{Features, SUPERBLOCK_OFFSETS, Superblock};
+use crate::read::read_record;
 use crate::{Durability, Log, LogError, LogOptions, Priority};
 
 #[tokio::test]
@@ -30,6 +31,30 @@ async fn what_was_committed_is_there_after_a_crash_and_after_a_clean_stop() {
     assert_eq!(third.check_all().await, 21);
     assert_eq!((third.report.extents_scanned, third.report.footers_read), (0, 2));
     assert!(third.report.damage.is_empty() && third.report.cut.is_empty(), "{:?}", third.report);
+}
+
+#[tokio::test]
+async fn records_read_whole_hold_no_memory_of_the_disk() {
+    let disk = MemDisk::fixed(40 << 20);
+    format(&disk, 1 << 20).await;
+    let opened = open(&disk.clone().with_read_memory(16 * BLOCK)).await;
+    opened
+        .submit((0..100).map(|n| record(n, 1)).collect(), Durability::Sync)
+        .await
+        .expect("room")
+        .await
+        .expect("commits");
+    let records = opened.memory.records.lock().clone();
+    let read_all = async {
+        let mut read = Vec::new();
+        for record in &records {
+            read.push(read_record(&opened.log.shared, record.location).await.expect("read"));
+        }
+        read
+    };
+    // Together they take more blocks than there is memory for.
+    let read = Env::tokio().timeout(Duration::from_secs(60), read_all).await.expect("in time");
+    assert!(read.iter().zip(&records).all(|(read, record)| read.head == record.head && read.body.len() == 1));
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::join_all;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 
@@ -70,27 +69,6 @@ async fn overwrites_and_deletes_go_on_in_a_pool_that_is_mostly_full() {
     assert!(status.compaction.recycled > 100, "{:#?}", status.compaction);
     assert!(status.compaction.records_moved > 0 && status.compaction.chunks_moved > 0, "{:#?}", status.compaction);
     assert!(status.compaction.stuck.is_empty());
-    reopen_both_ways(&disk, kv).await;
-}
-
-/// A record in memory of the disk takes a block of it, so a batch would take more than there is.
-#[tokio::test]
-async fn a_batch_of_small_records_leaves_the_memory_for_reads_to_others() {
-    let disk = MemDisk::fixed(33 * EXTENT).with_read_memory(2 << 20);
-    format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, ModelState::default(), options()).await;
-    for group in 0..16 {
-        let keys = group * 2000..(group + 1) * 2000;
-        let all = |results: Vec<Result<(), LogError>>| results.into_iter().collect::<Result<(), _>>().expect("room");
-        all(join_all(keys.clone().map(|key| kv.put(key, key, 1))).await);
-        all(join_all(keys.filter(|key| key % 5 < 3).map(|key| kv.delete(key))).await);
-        kv.save().await;
-    }
-    while kv.log.status().compaction.records_moved < 4000 {
-        kv.save().await;
-        kv.put(1 << 40, 1, 1).await.expect("room");
-    }
-    kv.check_all().await;
     reopen_both_ways(&disk, kv).await;
 }
 

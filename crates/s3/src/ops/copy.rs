@@ -150,7 +150,8 @@ async fn move_bytes(
     let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await?;
     writer.is_a_copy();
     let mut pieces = std::pin::pin!(reader.stream(0..info.size));
-    while let Some(piece) = pieces.next().await {
+    // The source may be on a disk that hangs.
+    while let Some(piece) = writer.give_room_during(pieces.next()).await {
         writer.write(piece?).await?;
     }
     writer.commit(attributes, condition, durability).await

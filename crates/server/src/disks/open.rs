@@ -179,7 +179,17 @@ impl Disks {
         let durable = self.0.members.iter().filter(|member| member.role == Role::Durable);
         let one =
             |member: &Member| Some((member.path.clone(), hangs_ms(member.disk.as_ref()?))).filter(|(_, ms)| *ms > 0);
-        durable.filter_map(one).collect()
+        let mut hanging: Vec<_> = durable.clone().filter_map(one).collect();
+        // Reads that touch several members of a stripe take memory of the stripe.
+        let ms = hangs_ms(&self.0.top);
+        if let Some(first) = durable.clone().next()
+            && hanging.is_empty()
+            && self.0.superdisk.is_none()
+            && ms > 0
+        {
+            hanging.push((first.path.clone(), ms));
+        }
+        hanging
     }
 
     /// Every disk as a row of the status: `index` of `count` in its role.
