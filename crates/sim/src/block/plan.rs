@@ -162,7 +162,7 @@ fn profile(rng: &mut Rng, io_us: &[u64], flush_us: &[u64]) -> DiskProfile {
         lazy: rng.one_in(3),
         steady: rng.one_in(3),
         pool_bytes: MIB as usize,
-        read_pool_bytes: *rng.pick(&[4 << 10, 64 << 10, MIB as usize]),
+        read_pool_bytes: MIB as usize,
         sabotage: DiskSabotage::default(),
     }
 }

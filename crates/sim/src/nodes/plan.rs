@@ -136,7 +136,7 @@ impl NodesPlan {
             lazy: rng.one_in(3),
             steady: rng.one_in(3),
             pool_bytes: 4 << 20,
-            read_pool_bytes: *rng.pick(&[4 << 10, 64 << 10, 4 << 20]),
+            read_pool_bytes: 4 << 20,
             sabotage: DiskSabotage::default(),
         };
         let homes = rng.range(1, 2) as usize;

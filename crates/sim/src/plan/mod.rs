@@ -177,7 +177,7 @@ impl Plan {
         }
         let mut hardships = several.fork();
         let mut memory = several.fork();
-        if memory.one_in(4) {
+        if variant.is_none() && memory.one_in(4) {
             self.spare_memory(&mut memory);
         }
         if !damaging && variant.map_or_else(|| hardships.one_in(6), Variant::is_of_indexes) {
