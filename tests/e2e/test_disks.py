@@ -1,13 +1,12 @@
 """A pool of several disks, each with a log of its own."""
 
 import json
-import time
 
 import botocore.exceptions
 import pytest
 
 from harness import load, wait
-from harness.live import CONFIG, api, live_server, restart
+from harness.live import api, live_server
 
 DISKS = ["d0", "d1", "d2"]
 SETTINGS = {"data.disks": ",".join(DISKS), "store.cache": "0 B"}
@@ -361,33 +360,3 @@ def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_fuse_d
     server.start()
     assert "completing it" not in server.log()
     check(server, objects)
-
-
-@pytest.mark.parametrize("disks", [1, 3])
-def test_reads_go_on_while_compaction_moves_small_records(make_server, tmp_path, disks):
-    """A record that compaction moves takes a block of the memory for reads. There is memory for
-    8,192 blocks a disk, and more records than that to move."""
-    quick = {"history_size": 20, "history_ttl": "1h", "durability": "async"}
-    config = {**CONFIG, "channel": {"without_namespace": quick}}
-    settings = {"data.read_buffers": "32 MiB", "store.channel_tails": "1 MiB"}
-    if disks > 1:
-        settings["data.disks"] = ",".join(DISKS[:disks])
-    server = live_server(make_server, tmp_path, config, pool_size="512 MiB", extent_size="16 MiB", settings=settings)
-    channels = [f"c{n}" for n in range(1000)]
-
-    def check(last):
-        for channel in channels[::50]:
-            begun = time.monotonic()
-            found = api(server, "history", channel=channel, limit=20)["result"]["publications"]
-            assert [publication["data"] for publication in found] == list(range(last - 20, last))
-            assert time.monotonic() - begun < 5
-
-    for n in range(120):
-        answers = api(server, "broadcast", channels=channels, data=n)["result"]["responses"]
-        assert all("result" in answer for answer in answers)
-    moved = wait.until(lambda: server.status()["store"]["log"]["compaction"]["records_moved"] > 20_000, what="compaction")
-    assert moved
-    check(120)
-    assert server.stop() == 0
-    restart(server)
-    check(120)
