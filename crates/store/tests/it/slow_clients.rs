@@ -29,6 +29,17 @@ async fn start(options: StoreOptions) -> (Pool, Store) {
     (pool, store)
 }
 
+/// A write budget of 4 MiB, and writers that wait long for it.
+fn small_budget() -> StoreOptions {
+    StoreOptions {
+        inline_max_bytes: 128 << 10,
+        chunk_bytes: 1 << 20,
+        log: LogOptions { pending_bytes_max: 4 << 20, ..LogOptions::default() },
+        write_wait: LONG,
+        ..options()
+    }
+}
+
 #[tokio::test]
 async fn unread_answers_do_not_block_reads() {
     // At most four pieces may be read ahead.
@@ -67,14 +78,7 @@ async fn unread_answers_do_not_block_reads() {
 
 #[tokio::test]
 async fn bodies_that_stall_do_not_stop_writes() {
-    let (_pool, store) = start(StoreOptions {
-        inline_max_bytes: 128 << 10,
-        chunk_bytes: 1 << 20,
-        log: LogOptions { pending_bytes_max: 4 << 20, ..LogOptions::default() },
-        write_wait: LONG,
-        ..options()
-    })
-    .await;
+    let (_pool, store) = start(small_budget()).await;
     // Half of them hold a chunk, half the budget for their record.
     let mut stalled = Vec::new();
     let filling = async {
@@ -145,14 +149,7 @@ async fn finish_all(store: &Store, count: u64, size_hint: Option<u64>, body: usi
 
 #[tokio::test]
 async fn writers_that_need_a_larger_part_of_the_budget_do_not_wait_for_one_another() {
-    let (_pool, store) = start(StoreOptions {
-        inline_max_bytes: 128 << 10,
-        chunk_bytes: 1 << 20,
-        log: LogOptions { pending_bytes_max: 4 << 20, ..LogOptions::default() },
-        write_wait: LONG,
-        ..options()
-    })
-    .await;
+    let (_pool, store) = start(small_budget()).await;
     // Their metadata is longer than expected.
     let user = (0..3).map(|n| (format!("name{n}"), "x".repeat(1000))).collect();
     finish_all(&store, 41, Some(100_000), 100_000, Attributes { user, ..etag("t") }).await;
