@@ -1,6 +1,8 @@
 //! One session of many stops reading: its effect on the others, and its end.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -16,6 +18,10 @@ const SLOW_WINDOW_BYTES: usize = 64 << 10;
 
 /// Time limit for the disconnect of that session to arrive behind the data in flight.
 const END_WAIT: Duration = Duration::from_secs(60);
+
+/// Publications that a session that reads may be behind. Without this bound, a machine too slow for
+/// `--rate` would have sessions ended as slow although they read.
+const BEHIND_MAX: u64 = 16;
 
 /// Resident memory of a process, MiB: now, and the peak.
 fn memory_mib(pid: u32) -> Option<(f64, f64)> {
@@ -61,15 +67,26 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         })?;
     }
     let base = now();
+    let patience = PATIENCE + Duration::from_secs_f64(2.0 * args.seconds);
     let per_part = (args.seconds * args.rate) as u64;
     let every = Duration::from_secs_f64(1.0 / args.rate);
     let (size, mut publisher) = (args.size, Publisher::connect(args.first(), &args.api_key, &args.channel)?);
+    // What every session that reads has received.
+    let received = Arc::new(AtomicU64::new(0));
+    let received_by_all = Arc::clone(&received);
     // On a separate thread, so that a delivery never waits for a publication.
     let publishing = std::thread::spawn(move || {
         for n in 0..2 * per_part {
             let due = every * n as u32;
             #[allow(clippy::disallowed_methods, reason = "a thread of its own, which keeps a beat")]
             std::thread::sleep(due.saturating_sub(base.elapsed()));
+            while n >= received_by_all.load(Ordering::Relaxed) + BEHIND_MAX {
+                if base.elapsed() > patience {
+                    return Err(bad("sessions that read are behind"));
+                }
+                #[allow(clippy::disallowed_methods, reason = "a thread of its own")]
+                std::thread::sleep(Duration::from_millis(1));
+            }
             publisher.send(&wire::data(Marks { n, t: base.elapsed().as_nanos() as u64 }, size))?;
             publisher.answer()?;
         }
@@ -99,13 +116,15 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         if let Some((number, happening)) = wrong {
             return Err(bad(format!("session {number} at {}: {happening:?}", next[number])));
         }
+        let readers = if stalled { slow } else { args.sessions };
+        received.store(next[..readers].iter().copied().min().unwrap_or(0), Ordering::Relaxed);
         // One poll may return several publications.
         if !stalled && next[slow] >= per_part {
             stalled = true;
             before = args.pid.and_then(memory_from_now);
             swarm.stall(slow);
         }
-        if base.elapsed() > PATIENCE + Duration::from_secs_f64(2.0 * args.seconds) {
+        if base.elapsed() > patience {
             return Err(bad(format!("{behind} sessions are behind")));
         }
     }
