@@ -30,4 +30,4 @@ pub use patience::Patience;
 pub use ring::Ring;
 pub use slow::{Ended, SlowRequests, SlowStatus};
 pub use stages::{Stage, Stages};
-pub use throttle::Throttle;
+pub use throttle::{Throttle, shortened};

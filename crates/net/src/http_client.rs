@@ -135,6 +135,19 @@ fn connector(
     Ok((builder, Connector::new(addresses)))
 }
 
+/// A URL for the log and for messages: without its user, password and query, which may be secrets.
+pub fn shown_url(url: &str) -> String {
+    const HIDDEN: &str = "(not shown)";
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let (place, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    let user = authority.rfind('@').map_or("", |_| HIDDEN);
+    let host = authority.rfind('@').map_or(authority, |at| &authority[at..]);
+    let query = if query.is_empty() { String::new() } else { format!("?{HIDDEN}") };
+    format!("{scheme}{separator}{user}{host}{path}{query}")
+}
+
 /// Checks that a URL has a host and a scheme that clients speak.
 pub(crate) fn check_url(url: &http::Uri) -> Result<(), String> {
     if !matches!(url.scheme_str(), Some("http" | "https")) {
@@ -186,6 +199,20 @@ mod tests {
     async fn get(client: &HttpClient, url: &str) -> Result<Response<Bytes>, String> {
         let request = Request::get(url).body(Full::default()).expect("valid");
         exchange(client, request, 100).await
+    }
+
+    #[test]
+    fn secrets_in_urls_are_not_shown() {
+        for (url, shown) in [
+            ("http://h:1/a", "http://h:1/a"),
+            ("https://user:pass@h/a?token=1#x", "https://(not shown)@h/a?(not shown)"),
+            ("https://u:p@ss@h#secret", "https://(not shown)@h?(not shown)"),
+            ("user:pass@h/a", "(not shown)@h/a"),
+            ("https://h/a@b?c", "https://h/a@b?(not shown)"),
+            ("", ""),
+        ] {
+            assert_eq!(shown_url(url), shown);
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ mod sign;
 pub use addresses::Addresses;
 pub use connector::Connector;
 pub use http_client::{
-    ClientTls, GrpcClient, HttpClient, exchange, grpc_client_over, http_client, http_client_for, tls_builder,
-    with_causes, with_system_authorities,
+    ClientTls, GrpcClient, HttpClient, exchange, grpc_client_over, http_client, http_client_for, shown_url,
+    tls_builder, with_causes, with_system_authorities,
 };
 pub use s3::{S3Endpoint, S3Request};
 pub use sign::{S3Credentials, Secret, encode, signed_headers};
