@@ -94,6 +94,48 @@ def test_credentials_are_made_once_and_kept_private(make_server):
     assert kept[0].read_text() == text
 
 
+def test_files_are_private_whatever_the_umask(make_server, tmp_path):
+    folder = tmp_path / "made"
+    # As systemd makes a state directory.
+    (folder / "data").mkdir(parents=True, mode=0o755)
+    before = os.umask(0)
+    try:
+        server = make_server("made/data", settings={"data.disks": f"{folder}/d0,{folder}/d1", "data.pool_size": "256 MiB"})
+        s3 = server.s3()
+        s3.create_bucket(Bucket="private")
+        s3.put_object(Bucket="private", Key="secret name", Body=b"x" * 100_000)
+        pool = ["--data", str(server.data)]
+        for command in (["disk", "add", f"{folder}/d2", *pool], ["snapshot", "create", "one", *pool],
+                        ["snapshot", "export", "one", "--to", f"{folder}/export", *pool],
+                        ["block", "format", "--durable", f"{folder}/durable", "--fast", f"{folder}/fast", "--size", "64 MiB"],
+                        ["format", "--data", f"{folder}/other", "--set", f"data.disks={folder}/d3"]):
+            done = server.command(*command)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+        # The index is written at a stop, and made again at a start.
+        assert server.stop() == 0
+        server.start()
+        assert server.stop() == 0
+    finally:
+        os.umask(before)
+    open_to_others = {}
+    for path in folder.rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode & 0o077 and path not in (server.data, server.log_path):
+            open_to_others[str(path)] = oct(mode)
+    assert not open_to_others
+    assert any(server.data.rglob("tables")) and (folder / "export").is_dir()
+
+
+def test_an_index_that_others_could_read_is_closed_to_them(make_server):
+    server = make_server()
+    assert server.stop() == 0
+    indexes = [path for path in server.data.rglob("index*") if path.is_dir()]
+    for path in indexes:
+        path.chmod(0o755)
+    server.start()
+    assert indexes and all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in indexes), indexes
+
+
 def test_metrics_and_status(shared):
     shared.s3().list_buckets()
     metrics = shared.metrics()

@@ -104,6 +104,9 @@ fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, Strin
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     steadfast_disk::outlive_file_size_limit();
+    // Files and directories of any command, also of libraries, hold data or names of it: no other
+    // user of the machine may open them, whatever the umask that the process was started with.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let done = match Cli::parse().command {
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Status(args) => status::run(&args),

@@ -1,8 +1,9 @@
 //! The index on `lsm-tree`: a log-structured merge tree without its own write-ahead log, since the
 //! store's log suffices.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,6 +60,8 @@ impl LsmIndex {
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let mark = dir.join(MARK);
         if dir.exists() {
+            // Earlier versions left its mode to the umask, and its files hold the names of objects.
+            fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(io(dir))?;
             if fs::read(&mark).is_ok_and(|text| text == MARK_TEXT) {
                 // The crate asserts invariants of its files; a damaged file must not take the
                 // server down.
@@ -70,7 +73,7 @@ impl LsmIndex {
             }
             Self::delete(dir)?;
         }
-        fs::create_dir_all(dir).map_err(io(dir))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io(dir))?;
         let index = Self::open_tree(dir, cache_bytes)?;
         let mut file = fs::File::create(&mark).map_err(io(&mark))?;
         file.write_all(MARK_TEXT).and_then(|()| file.sync_all()).map_err(io(&mark))?;
