@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import shutil
+import socket
 import subprocess
 import threading
 
@@ -355,6 +356,31 @@ def test_a_durable_disk_written_elsewhere_shows_what_was_written(device):
     assert "not usable" in shown.stdout, shown.stdout + shown.stderr
     device.start()
     ledger.check(device.socket)
+
+
+def test_clients_that_only_connect_do_not_keep_others_out(device):
+    strangers = []
+
+    def connect_strangers(count):
+        for _ in range(count):
+            strangers.append(socket.socket(socket.AF_UNIX))
+            strangers[-1].connect(str(device.socket))
+
+    def client():
+        # The kernel refuses a connection while too many wait to be accepted.
+        with contextlib.suppress(BlockingIOError):
+            return Client(device.socket)
+
+    connect_strangers(200)
+    session = wait.until(client, 10, "a place")
+    session.write(0, b"z" * 4096)
+    # A session keeps its place.
+    connect_strangers(100)
+    wait.until(client, 10, "another place").close()
+    assert session.read(0, 4096) == b"z" * 4096
+    for stranger in strangers:
+        stranger.close()
+    assert "was refused" not in device.log()
 
 
 # -- commands -----------------------------------------------------------------------------------

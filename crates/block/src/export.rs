@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use steadfast_disk::{BLOCK, Disk};
-use steadfast_flow::Env;
+use steadfast_flow::{Env, log_rarely};
 use tokio::sync::Semaphore;
 
 use crate::flushes::Flushes;
@@ -224,7 +224,7 @@ impl Export {
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> Errno {
         self.counters.read_errors.fetch_add(1, Relaxed);
-        tracing::warn!(export = self.name, %error, "a read failed");
+        log_rarely!(warn, export = self.name, %error, "a read failed");
         Errno::Io
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BufMut;
 use steadfast_disk::{BLOCK, Disk, MemDisk};
-use steadfast_flow::Env;
+use steadfast_flow::{Connection, Env};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
@@ -99,8 +99,8 @@ async fn session(bytes: Vec<u8>) -> u64 {
         let _ = replies.read_to_end(&mut replied).await;
         replied
     };
-    let peer = Peer::unknown();
-    let serve = serve_stream(input, output, &peer, &exports, &limits, &env, stopped);
+    let (peer, connection) = (Peer::unknown(), Connection::alone([127, 0, 0, 1].into(), env.clone()));
+    let serve = serve_stream(input, output, (&peer, &connection), &exports, &limits, &env, stopped);
     let (result, (), replied) = futures::join!(serve, send, receive);
     let mut hash = DefaultHasher::new();
     hash.write_u8(u8::from(result.is_err()));

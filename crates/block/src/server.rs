@@ -1,10 +1,11 @@
 //! The server: one listener for a set of exports.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_flow::Env;
+use steadfast_flow::{Connection, Connections, Env, log_rarely};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::{Semaphore, watch};
 
@@ -16,8 +17,12 @@ use crate::{Export, Limits, Listen, ListenError};
 
 /// Bytes read from a socket at once: the headers of many requests, or a few small writes.
 const INPUT_BYTES: usize = 32 << 10;
+/// The address of all connections in their table: they come from this machine.
+const ALL_CLIENTS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Time in which a connection that must close does so.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// One listener for a set of exports.
 pub struct Server {
@@ -91,22 +96,29 @@ impl Server {
 
 async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphore>, stopped: &watch::Receiver<bool>) {
     let env = &shared.env;
+    let connections = Connections::new(usize::MAX, env.clone());
     loop {
         let stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                log_rarely!(warn, %error, "cannot accept a connection");
                 env.sleep(ACCEPT_REST).await;
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            tracing::warn!(
-                unix = listener.is_unix(),
-                "a connection was refused: the server has reached connections_max"
-            );
+        let place = match places.clone().try_acquire_owned() {
+            // The oldest handshake makes place: clients that only connect must not keep others out.
+            Err(_) if connections.close_idle(Duration::ZERO) => {
+                env.timeout(CLOSE_WAIT, places.clone().acquire_owned()).await.and_then(Result::ok)
+            }
+            place => place.ok(),
+        };
+        let Some(place) = place else {
+            let unix = listener.is_unix();
+            log_rarely!(warn, unix, "a connection was refused: the server has reached connections_max");
             continue;
         };
+        let Some(connection) = connections.open(ALL_CLIENTS, true) else { continue };
         let (shared, stopped) = (shared.clone(), stopped.clone());
         env.spawn("nbd", async move {
             let Shared { exports, limits, env } = &*shared;
@@ -115,30 +127,30 @@ async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphor
                 match stream {
                     Stream::Unix(stream) => {
                         let (input, output) = stream.into_split();
-                        serve_stream(input, output, &peer, exports, limits, env, stopped).await
+                        serve_stream(input, output, (&peer, &connection), exports, limits, env, stopped).await
                     }
                     Stream::Tcp(stream) => {
                         let (input, output) = stream.into_split();
-                        serve_stream(input, output, &peer, exports, limits, env, stopped).await
+                        serve_stream(input, output, (&peer, &connection), exports, limits, env, stopped).await
                     }
                 }
             };
             if let Err(error) = served.await {
-                tracing::info!(%error, "a connection ended");
+                log_rarely!(info, %error, "a connection ended");
             }
             drop(place);
         });
     }
 }
 
-/// Serves one client.
+/// Serves one client. Its connection is idle during the handshake, and closes then if it must.
 ///
 /// # Errors
 /// Those of the socket and of the protocol, which end the connection.
 pub(crate) async fn serve_stream(
     input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
-    peer: &Peer,
+    (peer, connection): (&Peer, &Connection),
     exports: &[Arc<Export>],
     limits: &Limits,
     env: &Env,
@@ -151,8 +163,12 @@ pub(crate) async fn serve_stream(
             Some(session) => session?,
             None => return Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long")),
         },
+        () = connection.closing().requested() => {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "a newer connection took the place of a handshake"));
+        }
         _ = stopped.wait_for(|stopped| *stopped) => None,
     };
+    connection.busy();
     match session {
         Some(session) => transmit(input, output, peer, session, env, stopped).await,
         None => Ok(()),

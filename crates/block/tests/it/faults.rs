@@ -88,12 +88,16 @@ async fn connections_are_bounded() {
     let mut third = Client::greet(&world.path).await;
     assert_eq!(third.option(GO, &info("first", &[])).await[0].0, 0x8000_0002);
     let _other = Client::connect(&world.path, "second", true).await;
-    // The server closes the fifth connection at once.
-    let mut fifth = tokio::net::UnixStream::connect(&world.path).await.expect("connected");
-    assert_eq!(fifth.read(&mut [0; 18]).await.expect("closed"), 0);
+    // The fifth connection takes the place of the only one without an export.
+    let mut fifth = Client::greet(&world.path).await;
+    assert!(third.closed().await);
     drop(first);
     world.until("there is a place again", |world| world.export().status().connections == 1).await;
-    assert_eq!(third.option(GO, &info("first", &[])).await.last().expect("a reply").0, 1);
+    assert_eq!(fifth.option(GO, &info("first", &[])).await.last().expect("a reply").0, 1);
+    let _fourth = Client::connect(&world.path, "second", true).await;
+    // All have an export: the server closes another connection at once.
+    let mut sixth = tokio::net::UnixStream::connect(&world.path).await.expect("connected");
+    assert_eq!(sixth.read(&mut [0; 18]).await.expect("closed"), 0);
 }
 
 #[tokio::test]
