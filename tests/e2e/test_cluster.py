@@ -1,9 +1,14 @@
 """Nodes: links are opened, lost and opened again, and refused if the nodes differ."""
 
+import collections
+import contextlib
+import itertools
 import json
 import os
 import re
 import signal
+import socket
+import threading
 
 import pytest
 
@@ -44,6 +49,42 @@ def test_a_link_is_opened_and_shown(nodes):
     assert b.stop(10) == 0
     wait.until(lambda: nodes.link("a")["state"] == "down", LOST_S, "the end of the link")
     assert metrics.keys() == a.metrics().keys() and a.metrics()['steadfast_cluster_link_up{node="b"}'] == 0
+
+
+def test_strangers_do_not_keep_a_node_out(nodes):
+    nodes.make("a"), nodes.make("b")
+    nodes.connected()
+    end, connections = threading.Event(), collections.deque()
+
+    def connect():
+        # Of several addresses, because one has a quarter of the port.
+        for number in itertools.count():
+            if end.wait(1 / 60):
+                return
+            with contextlib.suppress(OSError):
+                stranger = socket.socket()
+                stranger.bind((f"127.0.0.{2 + number % 8}", 0))
+                stranger.settimeout(1)
+                stranger.connect(("127.0.0.1", nodes.ports["a"]))
+                connections.append(stranger)
+            if len(connections) > 500:
+                connections.popleft().close()
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    try:
+        wait.until(lambda: len(connections) > 150, what="a full port")
+        for _ in range(2):
+            nodes.servers["b"].kill()
+            wait.until(lambda: nodes.link("a")["state"] == "down", LOST_S, "the end of the link")
+            nodes.servers["b"].start()
+            nodes.connected()
+    finally:
+        end.set()
+        thread.join()
+        for stranger in connections:
+            stranger.close()
+    assert nodes.servers["a"].log().count("a link is refused") <= 1
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])

@@ -14,7 +14,7 @@ use hyper::server;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use steadfast_flow::Env;
+use steadfast_flow::{Connection, Env};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
@@ -41,16 +41,18 @@ impl ClusterDoor {
         Self { links, env }
     }
 
-    /// Serves one connection, with one link, until it ends or `stop` completes.
-    pub async fn serve<T>(&self, io: T, stop: impl Future<Output = ()> + Send + 'static)
+    /// Serves one connection, with one link, until it ends or `stop` completes. `connection` is
+    /// idle until the other node has proved that it has the secret.
+    pub async fn serve<T>(&self, io: T, connection: Connection, stop: impl Future<Output = ()> + Send + 'static)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (requested, mut began) = watch::channel(false);
         // One link for each connection.
         let (links, unused) = (self.links.clone(), Arc::new(Mutex::new(Some(requested))));
+        let connection = Arc::new(connection);
         let service = service_fn(move |request: Request<Incoming>| {
-            let (links, unused) = (links.clone(), unused.clone());
+            let (links, unused, connection) = (links.clone(), unused.clone(), connection.clone());
             async move {
                 let is_link = request.method() == Method::POST && request.uri().path() == PATH;
                 let Some(requested) = is_link.then(|| unused.lock().take()).flatten() else {
@@ -61,7 +63,7 @@ impl ClusterDoor {
                 requested.send_replace(true);
                 // The link drops this stream, and the sender in it, when it ends.
                 let bytes = bytes_of(request.into_body()).map(move |bytes| (&requested, bytes).1);
-                Ok(Response::new(body(links.accept(bytes.boxed())).boxed_unsync()))
+                Ok(Response::new(body(links.accept(bytes.boxed(), move || connection.busy())).boxed_unsync()))
             }
         });
         let connection = server::conn::http2::Builder::new(Tasks(self.env.clone()))

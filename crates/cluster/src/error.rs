@@ -1,5 +1,6 @@
 //! Why a channel cannot be used, in terms that a frame can carry.
 
+use steadfast_flow::log_rarely;
 use steadfast_log::LogError;
 use steadfast_store::StoreError;
 
@@ -62,7 +63,7 @@ impl From<&StoreError> for ChannelError {
             StoreError::Log(LogError::Closed) => Self::Stopping,
             StoreError::Hangs => Self::DiskHangs,
             e => {
-                tracing::warn!(error = %e, "the store cannot use a channel");
+                log_rarely!(warn, error = %e, "the store cannot use a channel");
                 Self::Internal
             }
         }

@@ -18,9 +18,9 @@ pub const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 const HEAD_BYTES: usize = 4;
 
 /// The protocol version of this build, and the oldest that it understands.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// See [`VERSION`].
-pub const VERSION_MIN: u32 = 1;
+pub const VERSION_MIN: u32 = 2;
 
 /// What a frame says.
 #[derive(Clone, PartialEq, Oneof)]
@@ -28,7 +28,7 @@ pub enum Kind {
     /// The first frame in each direction.
     #[prost(message, tag = "1")]
     Hello(Hello),
-    /// The second frame of the node that opened the connection.
+    /// The second frame in each direction.
     #[prost(message, tag = "2")]
     Proof(Proof),
     /// The other node refuses the link, and closes it.
@@ -107,12 +107,9 @@ pub struct Hello {
     /// Random bytes that the proof of the other side covers.
     #[prost(bytes = "bytes", tag = "7")]
     pub nonce: Bytes,
-    /// The proof that an answering node has the secret; empty in the first hello.
-    #[prost(bytes = "bytes", tag = "8")]
-    pub proof: Bytes,
 }
 
-/// Proves that the opening node has the secret.
+/// Proves that its sender has the secret.
 #[derive(Clone, PartialEq, Message)]
 pub struct Proof {
     /// A MAC over both hellos.

@@ -1,16 +1,19 @@
 //! The handshake of a link: both nodes prove that they have the cluster's secret, and compare their
 //! protocol versions and lists of homes.
 //!
-//! 1. The opening node sends a hello with a nonce.
-//! 2. The answering node sends its hello with a nonce and its proof, a MAC over both hellos.
-//! 3. The opening node checks it and sends its own proof. The link is up.
+//! 1. Each node sends a hello with a nonce, first the opening node.
+//! 2. The opening node sends its proof, a MAC over both hellos.
+//! 3. The answering node checks it and sends its own proof. The link is up.
+//!
+//! The opening node proves first. A stranger who opens a link never gets a proof, from which a weak
+//! secret could be guessed.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, shortened};
 
 use crate::frame::{Hello, Kind, Proof, Refused, VERSION, VERSION_MIN};
 use crate::link::Incoming;
@@ -47,6 +50,9 @@ impl From<String> for Refusal {
     }
 }
 
+/// Most characters of a reason for which another node refuses a link.
+const REASON_CHARS_MAX: usize = 256;
+
 /// Which of the two nodes made a proof, so that it cannot be sent back.
 #[derive(Clone, Copy)]
 enum Role {
@@ -69,8 +75,12 @@ impl Identity {
             number,
             homes_hash: Bytes::copy_from_slice(self.roster.homes_hash()),
             nonce: random_bytes(env),
-            proof: Bytes::new(),
         }
+    }
+
+    fn proof(&self, role: Role, opening: &Hello, answering: &Hello) -> Bytes {
+        let proof = self.mac(role, opening, answering).finalize().into_bytes();
+        Kind::Proof(Proof { proof: Bytes::copy_from_slice(&proof) }).to_bytes()
     }
 
     fn mac(&self, role: Role, opening: &Hello, answering: &Hello) -> Hmac<Sha256> {
@@ -93,11 +103,12 @@ impl Identity {
         if hello.version < VERSION_MIN || hello.version_min > VERSION {
             return Err(format!(
                 "the node {:?} speaks version {} of the protocol, and this one {VERSION_MIN} to {VERSION}",
-                hello.node, hello.version
+                shortened(&hello.node),
+                hello.version
             ));
         }
         let node = self.roster.find(&hello.node);
-        let node = node.ok_or_else(|| format!("the node {:?} is not in the list of nodes", hello.node))?;
+        let node = node.ok_or_else(|| format!("the node {:?} is not in the list of nodes", shortened(&hello.node)))?;
         if node == self.roster.own() {
             return Err(format!("another process has the name of this node, {:?}", hello.node));
         }
@@ -127,11 +138,11 @@ impl Identity {
         if node != to {
             return Err(format!("the node at this address is {:?}", answering.node));
         }
+        outbox.send(self.proof(Role::Opening, &opening, &answering));
+        let proof = proof(incoming).await?;
         self.mac(Role::Answering, &opening, &answering)
-            .verify_slice(&answering.proof)
+            .verify_slice(&proof)
             .map_err(|_| "the node has another secret: cluster.secret must be the same on all nodes".to_owned())?;
-        let proof = self.mac(Role::Opening, &opening, &answering).finalize().into_bytes();
-        outbox.send(Kind::Proof(Proof { proof: Bytes::copy_from_slice(&proof) }).to_bytes());
         self.check_homes(&answering)?;
         Ok(Peer { node, incarnation: answering.incarnation, number })
     }
@@ -144,16 +155,16 @@ impl Identity {
         };
         let opening = hello(incoming).await?;
         let node = self.find(&opening).map_err(refuse)?;
-        let mut answering = self.hello(opening.number, env);
-        let proof = self.mac(Role::Answering, &opening, &answering).finalize().into_bytes();
-        answering.proof = Bytes::copy_from_slice(&proof);
+        let answering = self.hello(opening.number, env);
         outbox.send(Kind::Hello(answering.clone()).to_bytes());
-        let Some(Kind::Proof(Proof { proof })) = incoming.frame().await?.kind else {
-            return Err(format!("the node {:?} sent no proof", opening.node).into());
-        };
-        self.mac(Role::Opening, &opening, &answering)
-            .verify_slice(&proof)
-            .map_err(|_| refuse(format!("the node {:?} has another secret", opening.node)))?;
+        let proof = proof(incoming).await?;
+        self.mac(Role::Opening, &opening, &answering).verify_slice(&proof).map_err(|_| {
+            refuse(format!(
+                "the node {:?} has another secret: cluster.secret must be the same on all nodes",
+                opening.node
+            ))
+        })?;
+        outbox.send(self.proof(Role::Answering, &opening, &answering));
         self.check_homes(&opening).map_err(|why| Refusal { node: Some(node), why: refuse(why) })?;
         Ok(Peer { node, incarnation: opening.incarnation, number: opening.number })
     }
@@ -162,7 +173,24 @@ impl Identity {
 async fn hello(incoming: &mut Incoming) -> Result<Hello, String> {
     match incoming.frame().await?.kind {
         Some(Kind::Hello(hello)) => Ok(hello),
-        Some(Kind::Refused(refused)) => Err(format!("the other node refuses the link: {}", refused.reason)),
-        _ => Err("the other end does not speak the protocol of links".to_owned()),
+        other => Err(unexpected(other)),
+    }
+}
+
+async fn proof(incoming: &mut Incoming) -> Result<Bytes, String> {
+    match incoming.frame().await?.kind {
+        Some(Kind::Proof(proof)) => Ok(proof.proof),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Why a frame ends the handshake. The reason of an unproved node is cut, because the log has it.
+fn unexpected(frame: Option<Kind>) -> String {
+    match frame {
+        Some(Kind::Refused(Refused { reason })) => {
+            let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+            format!("the other node refuses the link: {reason}")
+        }
+        _ => "the other end does not speak the protocol of links".to_owned(),
     }
 }

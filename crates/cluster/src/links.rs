@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, log_rarely};
 use tokio::sync::watch;
 
 use crate::events::LinkEvents;
@@ -68,8 +68,6 @@ struct Inner {
     events: Arc<dyn LinkEvents>,
     env: Env,
     slots: Vec<Slot>,
-    /// Why a link was last refused.
-    refused: Mutex<String>,
 }
 
 /// The links of a node. Clones share them.
@@ -99,15 +97,7 @@ impl Links {
         };
         let slots = options.roster.nodes().map(slot).collect();
         let identity = Identity { roster: options.roster, secret: options.secret, incarnation: random_bytes(&env) };
-        Self(Arc::new(Inner {
-            identity,
-            outbox_bytes_max: options.outbox_bytes_max,
-            sabotage,
-            events,
-            env,
-            slots,
-            refused: Mutex::default(),
-        }))
+        Self(Arc::new(Inner { identity, outbox_bytes_max: options.outbox_bytes_max, sabotage, events, env, slots }))
     }
 
     fn outbox(&self) -> (Outbox, impl Stream<Item = Bytes> + Send + use<> + 'static) {
@@ -164,9 +154,13 @@ impl Links {
         }
     }
 
-    /// Answers a node that opens a link, and serves the link. Returns the frames to send to it;
-    /// they end with the link.
-    pub fn accept(&self, incoming: BoxStream<'static, Result<Bytes, String>>) -> BoxStream<'static, Bytes> {
+    /// Answers a node that opens a link, and serves the link. Calls `proved` once the node has
+    /// proved that it has the secret. Returns the frames to send to it; they end with the link.
+    pub fn accept(
+        &self,
+        incoming: BoxStream<'static, Result<Bytes, String>>,
+        proved: impl FnOnce() + Send + 'static,
+    ) -> BoxStream<'static, Bytes> {
         let (outbox, frames) = self.outbox();
         let links = self.clone();
         self.0.env.spawn_critical("cluster link", async move {
@@ -174,12 +168,13 @@ impl Links {
             let mut incoming = Incoming::new(incoming);
             match env.timeout(HANDSHAKE, identity.answer(&mut incoming, &outbox, env)).await {
                 Some(Ok(peer)) => {
+                    proved();
                     let node = peer.node;
                     let why = links.serve(peer, incoming, &outbox).await;
                     links.failed(node, why);
                 }
                 Some(Err(Refusal { node: Some(node), why })) => links.failed(node, why),
-                Some(Err(Refusal { node: None, why })) => links.refused(why),
+                Some(Err(Refusal { node: None, why })) => log_rarely!(warn, "cluster: a link is refused: {why}"),
                 None => tracing::debug!("cluster: a connection without a handshake is closed"),
             }
         });
@@ -229,15 +224,6 @@ impl Links {
         if !shown.up && shown.error.as_ref() != Some(&why) {
             tracing::warn!(node = self.roster().name(node), "cluster: the link is down: {why}");
             shown.error = Some(why);
-        }
-    }
-
-    /// Logs why a node's link is refused, if it is news.
-    fn refused(&self, why: String) {
-        let mut last = self.0.refused.lock();
-        if *last != why {
-            tracing::warn!("cluster: a link is refused: {why}");
-            *last = why;
         }
     }
 

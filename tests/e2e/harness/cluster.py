@@ -22,7 +22,7 @@ class Nodes:
     def make(self, name, start=True, args=(), **settings):
         """A node; `settings` without `cluster.`."""
         nodes = ",".join(f"{node}={self.address(node)}:{port}" for node, port in self.ports.items())
-        own = {"name": name, "nodes": nodes, "homes": self.homes, "secret": "0123456789abcdef",
+        own = {"name": name, "nodes": nodes, "homes": self.homes, "secret": "0123456789abcdef" * 2,
                "listen": f"{self.address(name)}:{self.ports[name]}", **settings}
         own = {f"cluster.{key}": value for key, value in own.items()} | {"live.listen": f"{self.address(name)}:0"}
         options = {"address": self.address(name), "wrapper": self.networks.wrapper(name)} if self.networks else {}

@@ -233,7 +233,7 @@ impl Transport for Port {
         let (hub, own, to) = (self.hub.clone(), self.own.clone(), to.to_owned());
         Box::pin(async move {
             let listening = hub.listening.lock().get(&to).cloned().ok_or("nothing listens")?;
-            let answer = listening.accept(hub.direction(frames, &own, &to));
+            let answer = listening.accept(hub.direction(frames, &own, &to), || {});
             Ok(hub.direction(answer, &to, &own))
         })
     }

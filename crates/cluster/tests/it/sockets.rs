@@ -17,7 +17,7 @@ use steadfast_cluster::{
     Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls,
     Roster, Transport,
 };
-use steadfast_flow::Env;
+use steadfast_flow::{Connection, Env};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -43,14 +43,15 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
     let [listener] = listeners;
     let accepting = tls.clone();
     env.clone().spawn("accept", async move {
-        while let Ok((socket, _)) = listener.accept().await {
+        while let Ok((socket, peer)) = listener.accept().await {
             let (door, tls) = (door.clone(), accepting.clone());
+            let connection = Connection::alone(peer.ip(), env.clone());
             env.spawn("serve", async move {
                 match tls {
-                    None => door.serve(socket, std::future::pending()).await,
+                    None => door.serve(socket, connection, std::future::pending()).await,
                     Some(tls) => {
                         if let Ok(io) = tls.acceptor().accept(socket).await {
-                            door.serve(io, std::future::pending()).await;
+                            door.serve(io, connection, std::future::pending()).await;
                         }
                     }
                 }

@@ -26,6 +26,10 @@ const KEYS: [&str; 2] = ["name", "address"];
 /// Minimum length of the secret, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
 
+/// Length of the secret below which an operator is warned, in bytes: of characters that a person
+/// chooses, fewer can be guessed.
+const SECRET_BYTES_GOOD: usize = 32;
+
 fn from_text(text: &str) -> Result<NodeAddress, String> {
     let (name, address) = text.split_once('=').ok_or_else(|| format!("{text:?}: expected NAME=HOST:PORT"))?;
     Ok(NodeAddress { name: name.trim().to_owned(), address: address.trim().to_owned() })
@@ -204,6 +208,20 @@ impl ClusterSection {
         check_secret(text.trim()).map_err(|e| format!("cluster.secret_file: {shown}: {e}"))?;
         Ok(text.trim().into())
     }
+
+    /// The warning for a secret that could be guessed, if it is one.
+    ///
+    /// # Errors
+    /// Those of [`ClusterSection::read_secret`].
+    pub fn secret_warning(&self) -> Result<Option<String>, String> {
+        let length = self.read_secret()?.len();
+        Ok((length < SECRET_BYTES_GOOD).then(|| {
+            format!(
+                "cluster.secret: it has {length} characters, and so few can be guessed: use at least {SECRET_BYTES_GOOD}, \
+                 as from `openssl rand -hex 32`"
+            )
+        }))
+    }
 }
 
 fn check_secret(secret: &str) -> Result<(), String> {
@@ -262,6 +280,9 @@ mod tests {
         assert!(config.read_secret().expect_err("empty").contains("at least 16"));
         std::fs::write(file.path(), "fedcba9876543210\n").expect("written");
         assert_eq!(config.read_secret().expect("read"), b"fedcba9876543210");
+        assert!(config.secret_warning().expect("read").is_some_and(|warning| warning.contains("16 characters")));
+        std::fs::write(file.path(), "fedcba9876543210".repeat(2)).expect("written");
+        assert_eq!(config.secret_warning(), Ok(None));
         file.close().expect("removed");
         assert!(config.read_secret().expect_err("missing").contains("cluster.secret_file"));
     }

@@ -26,6 +26,10 @@ const CONNECTIONS_OF_NODE: usize = 4;
 /// Minimum number of these connections.
 const CONNECTIONS_MIN: usize = 64;
 
+/// Percentage of these connections that one address may have: a stranger must not keep the nodes
+/// out.
+const ADDRESS_SHARE_PERCENT: usize = 25;
+
 /// Time that a stop waits for the links; they end at once.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -51,9 +55,7 @@ impl Door for LinkDoor {
     ) where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // A full port must not close a link because no frame has arrived for a second.
-        connection.busy();
-        self.0.serve(io, stop).await;
+        self.0.serve(io, connection, stop).await;
     }
 }
 
@@ -78,6 +80,7 @@ impl ClusterPort {
         let tls = pinned.as_ref().map(|tls| Tls { acceptor: tls.acceptor(), timeout });
         let listen = config.cluster.listen_address(&roster)?;
         let port = Port::bind(listen, connections(config), tls, "cluster.listen").await?;
+        let port = port.share(ADDRESS_SHARE_PERCENT, |_| false);
         Ok(Some(Self {
             address: address(&port)?,
             port,

@@ -70,15 +70,15 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
         };
         warnings.push(format!("admin.listen: other machines reach {} {reason}", config.admin.listen));
     }
-    if let Some(roster) = config.cluster.roster()?
-        && let listen = config.cluster.listen_address(&roster)?
-        && is_elsewhere(listen)
-        && config.cluster.certificate.is_none()
-    {
-        warnings.push(format!(
-            "cluster.listen: other machines reach {listen} without TLS: messages between nodes are sent in clear text. Set \
-             cluster.certificate and cluster.key"
-        ));
+    if let Some(roster) = config.cluster.roster()? {
+        let listen = config.cluster.listen_address(&roster)?;
+        if is_elsewhere(listen) && config.cluster.certificate.is_none() {
+            warnings.push(format!(
+                "cluster.listen: other machines reach {listen} without TLS: messages between nodes are sent in clear text. Set \
+                 cluster.certificate and cluster.key"
+            ));
+        }
+        warnings.extend(config.cluster.secret_warning()?);
     }
     Ok(warnings)
 }
@@ -169,9 +169,12 @@ mod tests {
         assert!(checked("").expect("valid").is_empty());
         let warnings = checked("[s3]\nlisten = \"0.0.0.0:9000\"\n[admin]\nlisten = \"10.0.0.1:9001\"").expect("valid");
         assert!(warnings[0].contains("s3.listen") && warnings[1].contains("admin.token"), "{warnings:?}");
-        let cluster =
+        let weak =
             "[cluster]\nname = \"a\"\nnodes = [\"a=node-a:8002\"]\nhomes = [\"a\"]\nsecret = \"0123456789abcdef\"\n";
-        assert!(checked(cluster).expect("valid")[0].contains("cluster.listen: other machines reach 0.0.0.0:8002"));
+        let warnings = checked(weak).expect("valid");
+        assert!(warnings[0].contains("cluster.listen: other machines reach 0.0.0.0:8002"), "{warnings:?}");
+        assert!(warnings[1].contains("cluster.secret: it has 16 characters"), "{warnings:?}");
+        let cluster = weak.replace("0123456789abcdef", &"0123456789abcdef".repeat(2));
         for safe in ["listen = \"127.0.0.1:8002\"", "certificate = \"c.pem\"\nkey = \"k.pem\""] {
             assert!(checked(&format!("{cluster}{safe}\n")).expect("valid").is_empty(), "{safe}");
         }

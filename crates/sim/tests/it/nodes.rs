@@ -21,7 +21,7 @@ fn a_nodes_seed_replays_exactly() {
 #[test]
 fn every_broken_cluster_is_caught() {
     for variant in NodesVariant::all() {
-        let options = NodesOptions { runs: 500, variant: Some(variant), ..NodesOptions::default() };
+        let options = NodesOptions { runs: 1500, variant: Some(variant), ..NodesOptions::default() };
         assert!(!run_nodes(&options, &|_, _| ()).passed(), "{} was not caught", variant.name());
         // The same faults cause no violation in a correct cluster.
         let report = run_nodes(&NodesOptions { runs: 3, control: true, ..options }, &|_, _| ());
