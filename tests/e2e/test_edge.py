@@ -4,6 +4,7 @@ import hashlib
 import threading
 import time
 
+import botocore.exceptions
 import pytest
 
 from harness import sign, wait
@@ -19,6 +20,14 @@ def stored(s3, key="k", bucket="media"):
 
 def wait_stored(s3, key="k"):
     wait.until(lambda: stored(s3, key), 60, "the stored object")
+
+
+def answers(s3, key="k"):
+    """Whether a GET succeeds."""
+    try:
+        return body(s3.get_object(Bucket="media", Key=key)) is not None
+    except botocore.exceptions.ClientError:
+        return False
 
 
 def digest_of(s3, key="k", **arguments):
@@ -49,6 +58,29 @@ def test_many_clients_fetch_an_object_once(make_edge, origin):
     assert digest_of(edge.s3(), "dir/a b.mp4") == content.digest()
     assert len(origin.requests) == before
     assert not any("Authorization" in headers for _, _, headers in origin.requests)
+
+
+def test_a_client_cannot_fill_the_log_through_an_origin_that_refuses(make_edge, origin):
+    edge = make_edge(public_read=True)
+    origin.fault = lambda request: 403
+    connection = edge.connect()
+    began = len(edge.log())
+    for number in range(300):
+        connection.request("GET", f"/media/{'k' * 900}{number}")
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 502
+    lines = [line for line in edge.log()[began:].splitlines() if "the origin refused a request" in line]
+    assert 1 <= len(lines) <= 4 and all(len(line) < 400 for line in lines), lines
+    # The same key is not asked for again within a second.
+    asked = len(origin.requests)
+    for _ in range(50):
+        connection.request("GET", "/media/one")
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 502
+    assert len(origin.requests) - asked <= 10
+    connection.close()
 
 
 def test_a_seek_does_not_wait_for_the_rest(make_edge, origin):
@@ -132,6 +164,8 @@ def test_nothing_of_a_bad_origin_is_stored(make_edge, origin, fault):
     assert not stored(s3)
     assert all(path == "/vod/k" for _, path, _ in origin.requests)
     origin.fault = lambda request: None
+    # The failure is remembered for a second.
+    wait.until(lambda: answers(s3), what="an answer")
     assert digest_of(s3) == content.digest()
     wait_stored(s3)
 
@@ -150,18 +184,19 @@ def test_hostile_headers_and_bodies(make_edge, origin):
         return answer
 
     endless = (b"10000\r\n" + bytes(65536) + b"\r\n" for _ in range(100_000))
-    for lines, pieces in [
+    for number, (lines, pieces) in enumerate([
         ([f"X-{n}: {'x' * 1000}" for n in range(90)] + ["Content-Length: 1"], [b"x"]),
         ([f"X-{n}: {'x' * 1000}" for n in range(5000)], []),
         (["Content-Length: 100", "Content-Length: 99"], [bytes(100)]),
         (["Content-Length: 100"], [bytes(50)]),
         (["Transfer-Encoding: chunked"], [b"zz\r\n"]),
         (["Content-Length: 99999999999999999999999"], []),
-    ]:
+    ]):
         origin.fault = lambda request, lines=lines, pieces=pieces: answer_of(lines, pieces)
         with pytest.raises(Exception):
-            body(s3.get_object(Bucket="media", Key="k"))
-        assert not stored(s3)
+            # A key of its own: a failure is remembered for a second.
+            body(s3.get_object(Bucket="media", Key=f"k{number}"))
+        assert not stored(s3, f"k{number}")
     # A body without an end is passed through: it fills no memory and no disk.
     origin.fault = lambda request: answer_of(["Transfer-Encoding: chunked"], endless)
     stream = s3.get_object(Bucket="media", Key="k")["Body"]

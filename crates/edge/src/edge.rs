@@ -204,12 +204,12 @@ impl Edge {
                 Err(error) if site.evict_unreadable(key, None, &error).await => continue,
                 Err(error) => Err(error),
             };
-            let (stored, base, if_error) = match self.look(site, entries, key, opened)? {
+            let (stored, base, if_error) = match self.look(site, entries, key, &wanted.client, opened)? {
                 Lookup::Answer(answer) => return Ok(answer.map(Fetched::Object)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
-                waiting = Some(site.bucket_gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
+                waiting = Some(site.bucket_gates.waiting.try_enter(&wanted.client).map_err(|refused| busy(&refused))?);
             }
             let old = base.is_some();
             // The first bytes end the wait.
@@ -220,7 +220,10 @@ impl Edge {
             if !old && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
                 return pass(waiting).await;
             }
-            let Some((holder, collapsed)) = entries.join(site, key, Opening::Get(wanted.first), base) else { continue };
+            let Some((holder, collapsed)) = entries.join(site, key, &wanted.client, Opening::Get(wanted.first), base)
+            else {
+                continue;
+            };
             match holder.plan().await {
                 Ok(plan) => {
                     site.touch(key);
@@ -243,28 +246,29 @@ impl Edge {
     ///
     /// # Errors
     /// [`EdgeError`].
-    pub async fn head(&self, bucket: &str, key: &str) -> Result<EdgeAnswer<HeadObject>, EdgeError> {
+    pub async fn head(&self, bucket: &str, key: &str, client: Arc<str>) -> Result<EdgeAnswer<HeadObject>, EdgeError> {
         let EdgeEntry { site, entries } = self.entry(bucket, key)?;
+        let wanted = Wanted { client, ..Wanted::default() };
         let mut waiting = None;
         for _ in 0..LOOKS {
             let found = site.store.object(bucket, key).map(|info| (info.clone(), info));
-            let (stored, base, if_error) = match self.look(site, entries, key, found)? {
+            let (stored, base, if_error) = match self.look(site, entries, key, &wanted.client, found)? {
                 Lookup::Answer(answer) => return Ok(answer.map(HeadObject::from)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
-                waiting = Some(site.bucket_gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
+                waiting = Some(site.bucket_gates.waiting.try_enter(&wanted.client).map_err(|refused| busy(&refused))?);
             }
             let handling = if base.is_some() { Handling::Replaced } else { Handling::Miss { collapsed: false } };
             let pass = async || {
-                let found = site.pass(key, true, &Wanted::default(), None).await?.into();
+                let found = site.pass(key, true, &wanted, None).await?.into();
                 Ok(EdgeAnswer { found, handling: Handling::Passed, age_s: None })
             };
             let beside = site.has(Sabotage::HeadBesideFill) && entries.contains(key);
             if beside || stored.is_none() && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
                 return pass().await;
             }
-            let Some((holder, _)) = entries.join(site, key, Opening::Head, base) else { continue };
+            let Some((holder, _)) = entries.join(site, key, &wanted.client, Opening::Head, base) else { continue };
             match holder.plan().await {
                 Ok(plan) => return Ok(EdgeAnswer { found: plan.info.clone().into(), handling, age_s: None }),
                 Err(FillEnd::NotStorable | FillEnd::NoLength) => return pass().await,
@@ -287,14 +291,20 @@ impl Edge {
         site: &Arc<Site>,
         entries: &Entries,
         key: &str,
+        client: &Arc<str>,
         found: Result<(ObjectInfo, T), StoreError>,
     ) -> Result<Lookup<T>, EdgeError> {
         let (info, stored) = match found {
             Ok(found) => found,
-            Err(StoreError::NoSuchKey) if matches!(site.remembered(key), Some(Memory::Missing(_))) => {
-                return Err(StoreError::NoSuchKey.into());
+            Err(StoreError::NoSuchKey) => {
+                return match site.remembered(key) {
+                    Some(Memory::Missing(_)) => Err(StoreError::NoSuchKey.into()),
+                    Some(Memory::Refused(_)) => Err(EdgeError::Origin(
+                        "The origin of this bucket has just failed to answer for this object.".into(),
+                    )),
+                    _ => Ok(Lookup::Ask { stored: None, base: None, if_error: false }),
+                };
             }
-            Err(StoreError::NoSuchKey) => return Ok(Lookup::Ask { stored: None, base: None, if_error: false }),
             Err(error) => return Err(error.into()),
         };
         site.touch(key);
@@ -305,7 +315,7 @@ impl Edge {
             Standing::WhileRevalidate => {
                 if !matches!(site.remembered(key), Some(Memory::Failing(_))) {
                     // The question is answered without this request.
-                    drop(entries.join(site, key, Opening::Get(0), Base::of(&info)));
+                    drop(entries.join(site, key, client, Opening::Get(0), Base::of(&info)));
                 }
                 Lookup::Answer(answer(Handling::Stale))
             }

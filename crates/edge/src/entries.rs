@@ -19,6 +19,7 @@ impl Entries {
         &self,
         site: &Arc<Site>,
         key: &str,
+        client: &Arc<str>,
         opening: Opening,
         base: Option<Box<Base>>,
     ) -> Option<(Holder, bool)> {
@@ -26,7 +27,7 @@ impl Entries {
         if let Some(holder) = entries.get(key).and_then(|fill| fill.join(opening)) {
             return Some((holder, true));
         }
-        let fill = Fill::new(site.clone(), key, base);
+        let fill = Fill::new(site.clone(), key, client.clone(), base);
         let holder = fill.join(opening)?;
         entries.insert(key.to_owned(), fill.clone());
         let (entries, key) = (self.clone(), key.to_owned());

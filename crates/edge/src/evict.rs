@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use steadfast_flow::shortened;
 use steadfast_log::{Durability, LogError, Lsn};
 use steadfast_store::{ListQuery, StoreError};
 
@@ -249,7 +250,7 @@ impl Site {
             return false;
         }
         let evicted = self.evict(key).await.unwrap_or(false);
-        tracing::warn!(%bucket, %key, %error, evicted, "a cached object cannot be read");
+        tracing::warn!(%bucket, key = ?shortened(key), %error, evicted, "a cached object cannot be read");
         evicted
     }
 

@@ -109,11 +109,13 @@ pub struct EdgeBounds {
     /// Connections that fetch a bucket's objects. A quarter of them fetches ahead, and the others
     /// fetch what readers wait for.
     pub origin_connections: usize,
-    /// Answers of a bucket that are passed through at a time, each on a connection of its own. A
-    /// client has a quarter of them.
+    /// Answers of a bucket that are passed through at a time, each on a connection of its own.
     pub passed: usize,
     /// Requests of a bucket that wait for the first bytes of their answer.
     pub waiting: usize,
+    /// Percentage of each of the bounds above that one client has, except of the connections that
+    /// fetch ahead.
+    pub client_share_percent: usize,
     /// Memory for segments on their way to the disk, in bytes.
     pub memory_bytes: u64,
     /// Memory for the times of last use, in bytes: 8 for each key. Keys that do not fit count as
@@ -131,6 +133,7 @@ impl Default for EdgeBounds {
             origin_connections: 32,
             passed: 256,
             waiting: 256,
+            client_share_percent: 25,
             memory_bytes: 256 << 20,
             last_use_bytes: 16 << 20,
             sabotage: Sabotage::None,

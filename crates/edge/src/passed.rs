@@ -22,7 +22,7 @@ pub struct Wanted {
     pub range: Option<String>,
     /// The value of its `If-Range` header.
     pub if_range: Option<String>,
-    /// The client, which has a share of the answers that are passed through.
+    /// The client, which has a share of the bucket's bounds.
     pub client: Arc<str>,
 }
 

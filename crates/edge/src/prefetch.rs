@@ -49,7 +49,7 @@ impl Edge {
     pub async fn list_origin(&self, bucket: &str, prefix: &str, after: &str) -> Result<Option<OriginPage>, EdgeError> {
         let site = &self.entry_of(bucket)?.site;
         let Some(answer) = site.origin.list(prefix, after) else { return Ok(None) };
-        let _connection = site.connect(&site.bucket_gates.ahead).await?;
+        let _connection = site.connect_ahead().await?;
         site.counters.requested();
         let read = async {
             let mut answer = answer.await.map_err(|error| site.unreachable(prefix, &error))?;

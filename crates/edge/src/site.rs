@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use steadfast_flow::{Budget, Env, Gate, HistogramCounter, KeyedGate, KeyedGateOptions, Refused};
+use steadfast_flow::{
+    Budget, Env, Gate, HistogramCounter, KeyedGate, KeyedGateOptions, Pass, Refused, log_rarely, shortened,
+};
 use steadfast_log::Lsn;
 use steadfast_store::{ObjectInfo, Store, StoreError};
 
@@ -20,13 +22,15 @@ use crate::space::Inventory;
 pub(crate) const CONNECTION_WAIT: Duration = Duration::from_secs(60);
 
 /// The gates of one bucket, so that an origin that hangs does not stop other buckets. The
-/// connections are divided by purpose, and none of them waits for one of another purpose.
+/// connections are divided by purpose, and none of them waits for one of another purpose. Each
+/// client has a share of a [`KeyedGate`], so that its slow objects do not stop other clients.
 pub(crate) struct BucketGates {
-    pub(crate) fills: Gate,
-    /// Requests that wait for the first bytes of their answer.
-    pub(crate) waiting: Gate,
-    /// Connections for segments that readers wait for.
-    pub(crate) wanted: Gate,
+    /// Fills, by the client that began each.
+    pub(crate) fills: KeyedGate,
+    /// Requests that wait for the first bytes of their answer, by client.
+    pub(crate) waiting: KeyedGate,
+    /// Connections for segments that readers wait for, by the client that began the fill.
+    pub(crate) wanted: KeyedGate,
     /// Connections for segments fetched ahead.
     pub(crate) ahead: Gate,
     /// Connections for answers passed through, by client.
@@ -54,20 +58,20 @@ impl Gates {
 
 impl BucketGates {
     pub(crate) fn new(bounds: &EdgeBounds, env: &Env) -> Self {
-        let gate = |name, limit| Gate::new(name, limit, bounds.waiting + bounds.fills, env.clone());
-        let quarter = (bounds.origin_connections / 4).max(1);
-        let passed = KeyedGateOptions {
-            limit: bounds.passed,
-            waiting_max: bounds.waiting,
-            key_limit: bounds.passed.div_ceil(4),
-            key_waiting_max: bounds.waiting.div_ceil(4),
+        let share = |all: usize| (all * bounds.client_share_percent.clamp(1, 100)).div_ceil(100);
+        let gate = |name, limit, waiting_max| {
+            let (key_limit, key_waiting_max) = (share(limit), share(waiting_max));
+            KeyedGate::new(name, KeyedGateOptions { limit, waiting_max, key_limit, key_waiting_max }, env.clone())
         };
+        let ahead = (bounds.origin_connections / 4).max(1);
+        let wanted = bounds.origin_connections.saturating_sub(ahead).max(1);
+        let segments_waiting_max = bounds.waiting + bounds.fills;
         Self {
-            fills: Gate::new("edge_fills", bounds.fills, bounds.waiting, env.clone()),
-            waiting: Gate::new("edge_waiting", bounds.waiting, 0, env.clone()),
-            wanted: gate("edge_connections", bounds.origin_connections.saturating_sub(quarter).max(1)),
-            ahead: gate("edge_connections_ahead", quarter),
-            passed: KeyedGate::new("edge_connections_passed", passed, env.clone()),
+            fills: gate("edge_fills", bounds.fills, bounds.waiting),
+            waiting: gate("edge_waiting", bounds.waiting, 0),
+            wanted: gate("edge_connections", wanted, segments_waiting_max),
+            ahead: Gate::new("edge_connections_ahead", ahead, segments_waiting_max, env.clone()),
+            passed: gate("edge_connections_passed", bounds.passed, bounds.waiting),
         }
     }
 }
@@ -99,12 +103,16 @@ pub(crate) enum Memory {
     NotStorable(Duration),
     /// It failed, and the stored object was served all the same.
     Failing(Duration),
+    /// It failed, and there is no stored object.
+    Refused(Duration),
 }
 
 /// How long answers that must not be stored are asked for without a fill.
 const NOT_STORABLE: Duration = Duration::from_secs(60);
 /// How long an origin that failed is not asked again about a key that can be served stale.
 const FAILING: Duration = Duration::from_secs(5);
+/// How long an origin that failed is not asked again about a key that is not stored.
+const REFUSED: Duration = Duration::from_secs(1);
 
 /// The error for a bound that stayed exhausted.
 pub(crate) fn busy(refused: &Refused) -> EdgeError {
@@ -149,7 +157,9 @@ impl Site {
     pub(crate) fn remembered(&self, key: &str) -> Option<Memory> {
         let now = self.env.now();
         self.remembered.get(key).filter(|memory| match memory {
-            Memory::Missing(until) | Memory::NotStorable(until) | Memory::Failing(until) => now < *until,
+            Memory::Missing(until) | Memory::NotStorable(until) | Memory::Failing(until) | Memory::Refused(until) => {
+                now < *until
+            }
         })
     }
 
@@ -168,9 +178,18 @@ impl Site {
         self.remembered.put(key, Memory::Failing(self.env.now() + FAILING));
     }
 
-    /// Waits for a connection.
-    pub(crate) async fn connect(&self, gate: &Gate) -> Result<steadfast_flow::Pass, EdgeError> {
-        gate.enter(CONNECTION_WAIT).await.map_err(|refused| busy(&refused))
+    pub(crate) fn remember_refused(&self, key: &str) {
+        self.remembered.put(key, Memory::Refused(self.env.now() + REFUSED));
+    }
+
+    /// Waits for a connection for a segment that readers of a client's fill wait for.
+    pub(crate) async fn connect(&self, client: &str) -> Result<Pass, EdgeError> {
+        self.bucket_gates.wanted.enter(client, CONNECTION_WAIT).await.map_err(|refused| busy(&refused))
+    }
+
+    /// Waits for a connection to fetch ahead.
+    pub(crate) async fn connect_ahead(&self) -> Result<Pass, EdgeError> {
+        self.bucket_gates.ahead.enter(CONNECTION_WAIT).await.map_err(|refused| busy(&refused))
     }
 
     /// Sends a question to the origin. The caller holds a connection.
@@ -187,7 +206,7 @@ impl Site {
             Some(Err(error)) => Err(self.unreachable(&key, &error)),
             None => {
                 self.counters.failed();
-                tracing::warn!(%bucket, %key, "the origin did not answer in time");
+                log_rarely!(warn, %bucket, key = ?shortened(&key), "the origin did not answer in time");
                 Err(EdgeError::Timeout)
             }
         }
@@ -196,7 +215,8 @@ impl Site {
     /// The error for an origin that cannot be reached.
     pub(crate) fn unreachable(&self, key: &str, error: &str) -> EdgeError {
         self.counters.failed();
-        tracing::warn!(bucket = %self.options.bucket, %key, %error, "the origin cannot be reached");
+        let (bucket, key) = (&self.options.bucket, shortened(key));
+        log_rarely!(warn, %bucket, ?key, %error, "the origin cannot be reached");
         EdgeError::Origin("The origin of this bucket cannot be reached.".into())
     }
 
@@ -216,7 +236,8 @@ impl Site {
             429 | 503 => EdgeError::Store(StoreError::Busy("the origin")),
             504 => EdgeError::Timeout,
             _ => {
-                tracing::warn!(bucket = %self.options.bucket, %key, status, "the origin refused a request");
+                let (bucket, key) = (&self.options.bucket, shortened(key));
+                log_rarely!(warn, %bucket, ?key, status, "the origin refused a request");
                 EdgeError::Origin(format!("The origin of this bucket answered with status {status}."))
             }
         }
@@ -225,7 +246,8 @@ impl Site {
     /// The error for an answer whose headers or body are wrong.
     pub(crate) fn wrong_answer(&self, key: &str, reason: &str) -> EdgeError {
         self.counters.failed();
-        tracing::warn!(bucket = %self.options.bucket, %key, %reason, "an answer of the origin is not usable");
+        let (bucket, key) = (&self.options.bucket, shortened(key));
+        log_rarely!(warn, %bucket, ?key, %reason, "an answer of the origin is not usable");
         EdgeError::Origin(format!("The answer of the origin is not usable: {reason}."))
     }
 }

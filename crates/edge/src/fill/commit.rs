@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use steadfast_flow::shortened;
 use steadfast_store::StoreError;
 
 use super::question::upload_attributes;
@@ -59,7 +60,7 @@ impl Fill {
                 return Some(FillEnd::Stored(Arc::new(reader)));
             }
             Ok(_) | Err(StoreError::ConditionFailed) => {}
-            Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "a fill could not be stored"),
+            Err(error) => tracing::warn!(%bucket, key = ?shortened(&self.key), %error, "a fill could not be stored"),
         }
         // Later requests begin a fill of their own.
         self.detach();

@@ -117,7 +117,7 @@ impl Fill {
     /// A connection for a segment that a reader waits for. `None` if no reader waits for it any
     /// more, or all connections stay in use: that must not end the fill for its other readers.
     async fn connect_for(&self, segment: u32) -> Option<Pass> {
-        match self.site.connect(&self.site.bucket_gates.wanted).await {
+        match self.site.connect(&self.client).await {
             Ok(connection) => Some(connection).filter(|_| self.state.lock().is_wanted(segment)),
             Err(_) => {
                 self.site.env.sleep(PAUSE).await;

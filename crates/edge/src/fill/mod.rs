@@ -117,6 +117,8 @@ pub(crate) enum FillEnd {
 pub(crate) struct Fill {
     site: Arc<Site>,
     key: String,
+    /// The client whose request began it.
+    client: Arc<str>,
     base: Option<Box<Base>>,
     /// Whether the answers may be stored, and other requests may join.
     attached: Arc<AtomicBool>,
@@ -128,10 +130,11 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    pub(crate) fn new(site: Arc<Site>, key: &str, base: Option<Box<Base>>) -> Arc<Self> {
+    pub(crate) fn new(site: Arc<Site>, key: &str, client: Arc<str>, base: Option<Box<Base>>) -> Arc<Self> {
         Arc::new(Self {
             site,
             key: key.to_owned(),
+            client,
             base,
             attached: Arc::new(AtomicBool::new(true)),
             state: Mutex::new(FillState::default()),
@@ -193,7 +196,7 @@ impl Fill {
     /// Fetches the object, until it is stored or nothing more is wanted.
     pub(crate) async fn run(self: &Arc<Self>, opening: Opening) {
         let begun = self.site.env.now();
-        let end = match self.site.bucket_gates.fills.enter(FILL_WAIT).await {
+        let end = match self.site.bucket_gates.fills.enter(&self.client, FILL_WAIT).await {
             Ok(_pass) if self.is_wanted() => self.fetch_all(opening).await.unwrap_or_else(FillEnd::Failed),
             Ok(_pass) => FillEnd::Stopped,
             Err(refused) => FillEnd::Failed(busy(&refused)),

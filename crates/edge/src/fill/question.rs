@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use futures::{StreamExt, stream};
-use steadfast_flow::Pass;
+use steadfast_flow::{Pass, shortened};
 use steadfast_log::Durability;
 use steadfast_store::{Attributes, ObjectInfo, StoreError, StoredObject, WEAK_ETAG};
 
@@ -267,7 +267,9 @@ impl Fill {
         match store.delete_version(bucket, &self.key, version, Durability::Async).await {
             Ok(_) => self.site.inventory.space.deleted(&self.key, base.info.size),
             Err(StoreError::ConditionFailed) => {}
-            Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "an old object could not be removed"),
+            Err(error) => {
+                tracing::warn!(%bucket, key = ?shortened(&self.key), %error, "an old object could not be removed")
+            }
         }
     }
 
@@ -279,7 +281,7 @@ impl Fill {
             return Ok(FillEnd::Stopped);
         }
         site.inventory.space.counted().await;
-        let connection = site.connect(&site.bucket_gates.wanted).await?;
+        let connection = site.connect(&self.client).await?;
         if !self.is_wanted() {
             return Ok(FillEnd::Stopped);
         }
@@ -302,6 +304,8 @@ impl Fill {
             Err(error) => {
                 if self.base.is_some() {
                     site.remember_failing(&self.key);
+                } else if matches!(error, EdgeError::Origin(_)) {
+                    self.if_attached(|| site.remember_refused(&self.key));
                 }
                 Err(error)
             }

@@ -38,7 +38,7 @@ impl Fill {
                     tokio::select! {
                         biased;
                         () = self.work.notified() => {}
-                        connection = site.connect(&site.bucket_gates.ahead) => {
+                        connection = site.connect_ahead() => {
                             // A bound that stays exhausted delays the rest.
                             if let Ok(connection) = connection
                                 && self.state.lock().begin(segment, true)

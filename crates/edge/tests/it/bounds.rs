@@ -15,7 +15,7 @@ use steadfast_log::LogOptions;
 use steadfast_store::{BucketSettings, StoreError, StoreOptions};
 
 use crate::freshness::put_own;
-use crate::origin::FakeOrigin;
+use crate::origin::{FakeOrigin, Fault};
 use crate::{BUCKET, SEGMENT, bucket, bytes, edge, get, new_disk, options, store, store_with, until};
 
 /// An edge with these bounds and two buckets, each with its own origin.
@@ -75,7 +75,11 @@ async fn a_slow_reader_of_an_object_that_is_not_stored_holds_its_memory_for_a_mi
 async fn an_origin_that_hangs_stops_neither_other_buckets_nor_more_requests_than_may_wait() {
     let (hangs, answers) = (FakeOrigin::held(), FakeOrigin::default());
     answers.put("k", &bytes(100, 1), Some("\"v1\""));
-    let edge = two(EdgeBounds { waiting: 3, fills: 3, ..EdgeBounds::default() }, [&hangs, &answers]).await;
+    let edge = two(
+        EdgeBounds { waiting: 3, fills: 3, client_share_percent: 100, ..EdgeBounds::default() },
+        [&hangs, &answers],
+    )
+    .await;
     let waits = async |n: usize| get(&edge, &format!("k{n}"), None).await;
     let waiting = futures::future::join3(waits(1), waits(2), waits(3));
     let others = async {
@@ -187,7 +191,8 @@ async fn fills_whose_origin_stops_give_up_the_budget_of_writes() {
     let first = Bytes::from(bytes(SEGMENT / 2, 1));
     let origin: Arc<dyn Origin> = Arc::new(StoppingOrigin { length: "10000", cache_control: "max-age=100", first });
     let buckets = vec![(EdgeBucket { timeout: Duration::from_secs(60), ..bucket(FillMode::Whole) }, origin)];
-    let edge = Edge::with_origins(store.clone(), Env::tokio(), buckets, &EdgeBounds::default()).await.expect("an edge");
+    let bounds = EdgeBounds { client_share_percent: 100, ..EdgeBounds::default() };
+    let edge = Edge::with_origins(store.clone(), Env::tokio(), buckets, &bounds).await.expect("an edge");
     // Together, their chunks exceed the budget.
     let mut readers = Vec::new();
     for n in 0..20 {
@@ -215,4 +220,51 @@ async fn a_client_has_a_share_of_what_is_passed_through() {
     let Fetched::Passed(passed) = other.found else { panic!("passed") };
     let all: Vec<_> = passed.stream().try_collect().await.expect("served");
     assert!(all.concat() == bytes(5 * SEGMENT, 1));
+}
+
+#[tokio::test]
+async fn a_client_has_a_share_of_the_connections_that_fetch() {
+    let slow = FakeOrigin::held();
+    let edge =
+        two(EdgeBounds { origin_connections: 5, ..EdgeBounds::default() }, [&slow, &FakeOrigin::default()]).await;
+    let get = async |key: &'static str, client: &str| {
+        edge.get(BUCKET, key, &Wanted { client: client.into(), ..Wanted::default() }).await
+    };
+    // Of the four connections for readers, one client has one.
+    let of_one = futures::future::join4(get("a1", "one"), get("a2", "one"), get("a3", "one"), get("a4", "one"));
+    let of_another = async {
+        until(|| edge.status().buckets[0].fills == 4).await;
+        until(|| slow.requests().len() == 1).await;
+        let (answer, ()) = futures::join!(get("b", "two"), async {
+            until(|| slow.requests().len() == 2).await;
+            slow.release(100);
+        });
+        answer.map(|_| ())
+    };
+    let (_, another) = futures::join!(of_one, of_another);
+    assert!(matches!(another, Err(EdgeError::Store(StoreError::NoSuchKey))));
+}
+
+#[tokio::test]
+async fn an_origin_that_refuses_gets_one_question_a_second_about_a_key() {
+    let origin = FakeOrigin::default();
+    origin.fail([Fault::Status(403); 2]);
+    let edge = two(EdgeBounds::default(), [&origin, &FakeOrigin::default()]).await;
+    for _ in 0..10 {
+        assert!(matches!(get(&edge, "k", None).await, Err(EdgeError::Origin(_))));
+    }
+    assert_eq!(origin.requests().len(), 1);
+    assert!(matches!(get(&edge, "other key", None).await, Err(EdgeError::Origin(_))));
+    origin.put("k", &bytes(100, 1), Some("\"v1\""));
+    // It is asked again later.
+    let served = async {
+        loop {
+            match get(&edge, "k", None).await {
+                Err(EdgeError::Origin(_)) => Env::tokio().sleep(Duration::from_millis(20)).await,
+                other => break other,
+            }
+        }
+    };
+    let served = Env::tokio().timeout(Duration::from_secs(30), served).await.expect("asked again");
+    assert_eq!(served.expect("served"), bytes(100, 1));
 }

@@ -61,7 +61,7 @@ async fn a_stale_object_is_revalidated_once() {
     }
     assert_eq!(store.object(BUCKET, "k").expect("stored").version, version);
     outlive().await;
-    let head = edge.head(BUCKET, "k").await.expect("described");
+    let head = edge.head(BUCKET, "k", "".into()).await.expect("described");
     assert_eq!((head.handling, head.found.info.size), (Handling::Revalidated, data.len() as u64));
     assert_eq!(handled(&edge, &data).await, Handling::Hit);
 }
@@ -74,7 +74,7 @@ async fn a_head_without_a_length_removes_nothing() {
     let new = bytes(11, 2);
     origin.put("k", &new, Some("\"v2\""));
     outlive().await;
-    let head = edge.head(BUCKET, "k").await.expect("described");
+    let head = edge.head(BUCKET, "k", "".into()).await.expect("described");
     assert_eq!((head.handling, head.found.has_length), (Handling::Passed, false));
     assert_eq!(head.found.info.attributes.etag, "v2");
     assert_eq!(store.object(BUCKET, "k").expect("still stored").version, version);
@@ -84,7 +84,7 @@ async fn a_head_without_a_length_removes_nothing() {
     // A GET that waits with the HEAD has an answer of its own.
     outlive().await;
     origin.put("k", &data, Some("\"v3\""));
-    let (head, got) = futures::join!(edge.head(BUCKET, "k"), handled(&edge, &data));
+    let (head, got) = futures::join!(edge.head(BUCKET, "k", "".into()), handled(&edge, &data));
     assert_eq!((head.is_ok(), got), (true, Handling::Replaced));
 }
 
@@ -116,7 +116,7 @@ async fn an_object_that_is_gone_is_removed_and_remembered() {
     let before = origin.requests().len();
     for _ in 0..10 {
         assert!(missing(get(&edge, "k", None).await));
-        assert!(edge.head(BUCKET, "k").await.is_err());
+        assert!(edge.head(BUCKET, "k", "".into()).await.is_err());
     }
     assert_eq!(origin.requests().len(), before);
     origin.put("k", &data, Some("\"v1\""));

@@ -212,7 +212,8 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let conditions = read_conditions!(input);
-    let (HeadObject { mut info, has_length }, headers) = handler.describe(&input.bucket, &input.key).await?;
+    let (HeadObject { mut info, has_length }, headers) =
+        handler.describe(&input.bucket, &input.key, req.extensions.get()).await?;
     conditions.check(&info)?;
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {

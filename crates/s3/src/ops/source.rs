@@ -1,6 +1,7 @@
 //! Where the bytes of an object come from: the store, or the origin of its bucket.
 
 use std::ops::Range as Span;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -32,8 +33,12 @@ pub(crate) fn wanted(headers: &HeaderMap, client: Option<&RequestClient>, range:
         // The size is not known yet, and the first segment tells it.
         Some(Range::Suffix { .. }) | None => 0,
     };
-    let client = client.map_or_else(|| "".into(), |client| client.0.clone());
-    Wanted { first, range: text(RANGE), if_range: text(IF_RANGE), client }
+    Wanted { first, range: text(RANGE), if_range: text(IF_RANGE), client: client_of(client) }
+}
+
+/// The client whose share of the edge a request uses.
+fn client_of(client: Option<&RequestClient>) -> Arc<str> {
+    client.map_or_else(|| "".into(), |client| client.0.clone())
 }
 
 impl Source {
@@ -112,12 +117,17 @@ impl Handler {
 
     /// The description of an object, of the store or of its origin. The headers report what the
     /// edge did.
-    pub(crate) async fn describe(&self, bucket: &str, key: &str) -> S3Result<(HeadObject, HeaderMap)> {
+    pub(crate) async fn describe(
+        &self,
+        bucket: &str,
+        key: &str,
+        client: Option<&RequestClient>,
+    ) -> S3Result<(HeadObject, HeaderMap)> {
         let Some(edge) = self.edge_of(bucket) else {
             let info = self.store.object(bucket, key).map_err(store_error)?;
             return Ok((info.into(), HeaderMap::new()));
         };
-        let answer = edge.head(bucket, key).await.map_err(edge_error)?;
+        let answer = edge.head(bucket, key, client_of(client)).await.map_err(edge_error)?;
         let headers = cache_headers(&answer);
         Ok((answer.found, headers))
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use steadfast_edge::{EdgeBounds, EdgeBucket, FillMode, OriginAddress, Retention};
-use steadfast_net::{Addresses, S3Credentials, Secret};
+use steadfast_net::{Addresses, S3Credentials, Secret, shown_url};
 use toml::de::DeValue;
 
 use super::error::nearest;
@@ -270,7 +270,7 @@ impl EdgeBucketSpec {
             Some(("http" | "https", _)) => self.check_http(),
             // The URL may have a password.
             Some((scheme, _)) => Err(format!("origin: there is no {scheme}://: use s3://, http:// or https://")),
-            None => Err(format!("origin: {:?} is not a URL: use s3://, http:// or https://", self.origin)),
+            None => Err(format!("origin: {:?} is not a URL: use s3://, http:// or https://", shown_url(&self.origin))),
         };
         found.and_then(|()| self.check_object_max()).map_err(|why| format!("bucket {}: {why}", self.bucket))
     }
@@ -459,13 +459,15 @@ impl EdgeSection {
         self.buckets.0.iter().filter(|spec| spec.public_read).map(|spec| spec.bucket.clone())
     }
 
-    /// The bounds of all these buckets together.
-    pub fn bounds(&self) -> EdgeBounds {
+    /// The bounds of all these buckets together. `address_share` is the percentage that one client
+    /// has of most of them.
+    pub fn bounds(&self, address_share: usize) -> EdgeBounds {
         EdgeBounds {
             fills: self.fills,
             origin_connections: self.origin_connections,
             passed: self.passed,
             waiting: self.waiting,
+            client_share_percent: address_share,
             memory_bytes: self.memory.0,
             last_use_bytes: self.last_use_memory.0,
             ..EdgeBounds::default()

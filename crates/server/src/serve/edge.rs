@@ -65,7 +65,7 @@ impl Work {
                 }
                 Err(error) => {
                     self.failed.fetch_add(1, Relaxed);
-                    tracing::warn!(bucket, %key, %error, "an object was not fetched");
+                    tracing::warn!(bucket, ?key, %error, "an object was not fetched");
                 }
             }
             self.done.fetch_add(1, Relaxed);

@@ -35,7 +35,7 @@ pub(super) async fn open_edge(config: &Config, store: &Store, env: &Env) -> Resu
     let buckets = config.edge.edge_buckets(&|name| std::env::var(name).ok())?;
     let any = !buckets.is_empty();
     // Also without buckets: it removes the fills of buckets that had an origin before.
-    let edge = Edge::open(store.clone(), env.clone(), buckets, config.edge.bounds()).await?;
+    let edge = Edge::open(store.clone(), env.clone(), buckets, config.edge.bounds(config.limits.address_share)).await?;
     Ok(any.then_some(edge))
 }
 

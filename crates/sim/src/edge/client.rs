@@ -97,7 +97,7 @@ impl EdgeClient {
     async fn head(&self, key: usize) {
         let (request, name) = self.begin(key);
         self.note("head?", [key as u64, 0, 0], || name.clone());
-        let answer = self.edge.head(BUCKET, &name).await;
+        let answer = self.edge.head(BUCKET, &name, "".into()).await;
         let mut ledger = self.ledger.lock();
         match answer {
             Ok(answer) => {

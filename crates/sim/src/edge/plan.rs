@@ -187,6 +187,8 @@ impl EdgePlan {
             last_use_bytes: 64 << 10,
             waiting: *rng.pick(&[2, 1024]),
             passed: *rng.pick(&[1, 4, 64]),
+            // All requests are of one client.
+            client_share_percent: 100,
         };
         let disk = DiskProfile {
             growable: false,

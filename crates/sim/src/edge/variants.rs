@@ -65,7 +65,7 @@ pub(crate) fn set_odds(sabotage: Sabotage, odds: &mut EdgeOdds) {
         S::WeakTagsJoin => (odds.all_strong, odds.slow) = (0, 1000),
         S::PurgeNotDurable | S::PurgeWithoutFlush => {
             (odds.cut_after_purge, odds.outage, odds.purge_after_change) = (1000, 800, 800);
-            (odds.cut, odds.lives) = (0, (4, 8));
+            (odds.cut, odds.lives) = (0, (12, 16));
         }
         S::AgeFromEnd => odds.slow = 1000,
         S::HeadBesideFill => (odds.all_strong, odds.slow, odds.purge_after_change) = (1000, 1000, 0),

@@ -49,8 +49,8 @@ origin = "https://example.com:8443/a%20b"
     assert_eq!(edge.public_read().collect::<Vec<_>>(), ["media"]);
     let space = edge.buckets.0[0].space;
     assert_eq!((space.space.0, space.age), (2 << 40, Some(Duration::from_secs(30 * 24 * 3600))));
-    assert_eq!((edge.bounds().fills, edge.bounds().memory_bytes), (7, 128 << 20));
-    assert_eq!(EdgeBounds { fills: 1024, memory_bytes: 256 << 20, ..edge.bounds() }, EdgeBounds::default());
+    assert_eq!((edge.bounds(25).fills, edge.bounds(25).memory_bytes), (7, 128 << 20));
+    assert_eq!(EdgeBounds { fills: 1024, memory_bytes: 256 << 20, ..edge.bounds(25) }, EdgeBounds::default());
     let list = edge.buckets.to_toml();
     assert_eq!(EdgeBuckets::read(Input::Text(&list)), Ok(edge.buckets), "as text");
     let pairs = EdgeBuckets::read(Input::Text("web=http://h:1/x, tube = https://h")).expect("valid");
@@ -69,7 +69,7 @@ fn the_example_in_the_documentation_is_valid() {
 
 #[test]
 fn defaults_are_those_of_the_edge() {
-    assert_eq!(EdgeSection::default().bounds(), EdgeBounds::default());
+    assert_eq!(EdgeSection::default().bounds(25), EdgeBounds::default());
     let [bucket] = &with("origin = \"http://h\"").expect("valid").edge_buckets(&none).expect("no secrets")[..] else {
         panic!("one bucket");
     };

@@ -1,8 +1,10 @@
 //! URLs of origins.
 
+use steadfast_net::shown_url;
+
 /// Checks the URL of an HTTP server.
 pub(super) fn http_url(text: &str) -> Result<http::Uri, String> {
-    let wrong = || format!("{text:?} is not a URL that begins with http:// or https://");
+    let wrong = || format!("{:?} is not a URL that begins with http:// or https://", shown_url(text));
     let url: http::Uri = text.parse().map_err(|_| wrong())?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || !text.bytes().all(|b| b.is_ascii_graphic()) {
@@ -17,7 +19,7 @@ pub(super) fn http_url(text: &str) -> Result<http::Uri, String> {
         return Err(format!("{text:?} has a wrong port"));
     }
     if text.contains(['?', '#']) {
-        return Err(format!("{text:?} has a query or a fragment: keys are appended to the URL"));
+        return Err(format!("{:?} has a query or a fragment: keys are appended to the URL", shown_url(text)));
     }
     Ok(url)
 }
