@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use steadfast_flow::{Connection, Connections, KeyedGate, Pass, Patience, Throttle, group_of};
+use steadfast_flow::{Connection, Connections, KeyedGate, Pass, Patience, Throttle, group_of, log_rarely};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -241,7 +241,7 @@ impl LiveDoor {
             // The worker gets the socket itself.
             return match client.into_inner().into_std() {
                 Ok(socket) => self.open(socket, leftover, upgraded, Some(place), Some(connection)),
-                Err(error) => tracing::warn!(%peer, %error, "a connection cannot be passed to its worker"),
+                Err(error) => log_rarely!(warn, %peer, %error, "a connection cannot be passed to its worker"),
             };
         };
         let shaken = tokio::select! {
@@ -264,7 +264,9 @@ impl LiveDoor {
                 gateway::bridge(client, gateway, &self.node.env).await;
                 drop(place);
             }
-            Err(error) => tracing::warn!(%peer, %error, "a session has no descriptors: raise the limit of open files"),
+            Err(error) => {
+                log_rarely!(warn, %peer, %error, "a session has no descriptors: raise the limit of open files");
+            }
         }
     }
 
@@ -362,7 +364,7 @@ impl LiveDoor {
                 }
                 drop(place);
             }
-            Err(error) => tracing::warn!(%error, "a session has no descriptors: raise the limit of open files"),
+            Err(error) => log_rarely!(warn, %error, "a session has no descriptors: raise the limit of open files"),
         }
     }
 }

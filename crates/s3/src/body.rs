@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use s3s::StdError;
-use steadfast_flow::{BoxFuture, Ended, Env, Patience, SlowRequests, Stage};
+use steadfast_flow::{BoxFuture, Ended, Env, Patience, SlowRequests, Stage, log_rarely};
 
 use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
 use crate::io::ConnectionState;
@@ -187,7 +187,7 @@ impl Body for ResponseBody {
                 self.tail.complete = self.inner.is_end_stream() || self.inner.size_hint().exact() == Some(0);
             }
             Some(Err(error)) => {
-                tracing::error!(request = %self.tail.context.id, operation = self.tail.context.operation(), %error,
+                log_rarely!(error, request = %self.tail.context.id, operation = self.tail.context.operation(), %error,
                     "the server broke a response off");
             }
             None => self.tail.complete = true,

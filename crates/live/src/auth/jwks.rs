@@ -19,8 +19,8 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, 
 use jsonwebtoken::{Algorithm, DecodingKey};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use steadfast_flow::{Env, Gate};
-use steadfast_net::{HttpClient, exchange};
+use steadfast_flow::{Env, Gate, log_rarely};
+use steadfast_net::{HttpClient, exchange, shown_url};
 
 use super::{TokenError, TokenKey};
 
@@ -203,7 +203,8 @@ impl Jwks {
             }
             Err(why) => {
                 self.counters.failures.fetch_add(1, Relaxed);
-                tracing::warn!(endpoint = %self.endpoint, %why, "the keys of tokens could not be fetched");
+                let endpoint = shown_url(&self.endpoint.to_string());
+                log_rarely!(warn, endpoint, %why, "the keys of tokens could not be fetched");
                 Err(TokenError::KeyUnavailable)
             }
         }
@@ -215,7 +216,7 @@ impl Jwks {
         let answer = exchange(&self.client, request, ANSWER_BYTES_MAX).await?;
         if answer.status().is_redirection() {
             let place = answer.headers().get(header::LOCATION).map(|place| String::from_utf8_lossy(place.as_bytes()));
-            let place = place.unwrap_or_default();
+            let place = shown_url(&place.unwrap_or_default());
             return Err(format!("the endpoint redirects to {place:?}: set {}.jwks_public_endpoint to it", self.place));
         }
         if answer.status() != StatusCode::OK {

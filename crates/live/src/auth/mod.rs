@@ -336,7 +336,12 @@ impl Verifier {
     /// The claims of a token that one of the keys has signed.
     fn authentic(&self, token: &str, key: &TokenKey) -> Result<Box<RawValue>, TokenError> {
         let invalid = |e: jsonwebtoken::errors::Error| TokenError::Invalid(e.to_string());
-        let algorithm = decode_header(token).map_err(invalid)?.alg;
+        let header = decode_header(token).map_err(invalid)?;
+        if header.crit.is_some() {
+            // RFC 7515, 4.1.11: no extension is known here.
+            return Err(TokenError::Invalid("its header names critical extensions (crit)".to_owned()));
+        }
+        let algorithm = header.alg;
         // The key decides the algorithm, not the token: else an attacker could sign with a public
         // key as HMAC secret.
         if !key.algorithms.contains(&algorithm) {

@@ -271,6 +271,11 @@ fn keys_verify_only_their_algorithms() {
     let forged = encode(&Header::default(), &serde_json::json!({"sub": "ann"}), &secret).expect("signed");
     let refused = verifier.verify::<ConnectClaims>(&forged, &found["rsa"]).map(|claims| claims.sub);
     assert!(matches!(refused, Err(TokenError::Invalid(why)) if why.contains("HS256")));
+    let critical = Header { crit: Some(vec!["exp".to_owned()]), ..Header::default() };
+    let critical =
+        encode(&critical, &serde_json::json!({"sub": "ann"}), &EncodingKey::from_secret(b"s")).expect("signed");
+    let refused = verifier.verify::<ConnectClaims>(&critical, &verifier.keys[0]).map(|claims| claims.sub);
+    assert!(matches!(refused, Err(TokenError::Invalid(why)) if why.contains("crit")));
     let many: Vec<_> = (0..KEYS_MAX + 9).map(|n| rsa(&format!(r#", "kid": "{n}""#))).collect();
     let found = keys_of(format!(r#"{{"keys": [{}]}}"#, many.join(",")).as_bytes()).expect("usable");
     assert_eq!(found.len(), KEYS_MAX);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use steadfast_flow::log_rarely;
 
 use crate::config::NamespaceOptions;
 use crate::node::Node;
@@ -41,7 +42,7 @@ fn result_of<R>(reply: ProxyReply<R>) -> Result<Option<R>, Refused> {
 
 /// An invalid field in a reply of the back end. The client cannot correct it.
 pub(super) fn nonsense(error: &ClientError) -> Refused {
-    tracing::warn!(error = %error.message, "a reply of the back end is invalid: the command fails");
+    log_rarely!(warn, error = %error.message, "a reply of the back end is invalid: the command fails");
     codes::INTERNAL.into()
 }
 

@@ -99,7 +99,9 @@ impl Node {
     async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<SubscribeGrant, Refused> {
         let invalid = |why: &str| {
             match self.throttles.subscription_token.pass(&self.env) {
-                Some(more) => tracing::info!(?why, ?channel, more, "a subscription token is invalid"),
+                Some(more) => {
+                    tracing::info!(?why, channel = ?steadfast_flow::shortened(channel), more, "a subscription token is invalid")
+                }
                 None => tracing::debug!(?why, ?channel, "a subscription token is invalid"),
             }
             codes::PERMISSION_DENIED

@@ -10,8 +10,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use steadfast_flow::Connection;
 use steadfast_flow::stages::{self, Stage};
+use steadfast_flow::{Connection, log_rarely, shortened};
 
 use super::LiveDoor;
 use crate::config::Endpoint;
@@ -143,7 +143,7 @@ impl LiveDoor {
         let (worker, gateway) = match gateway::pair() {
             Ok(pair) => pair,
             Err(error) => {
-                tracing::warn!(%error, "a session has no descriptors: raise the limit of open files");
+                log_rarely!(warn, %error, "a session has no descriptors: raise the limit of open files");
                 return text(StatusCode::SERVICE_UNAVAILABLE, "the server cannot accept more sessions now\n");
             }
         };
@@ -222,6 +222,8 @@ impl LiveDoor {
     }
 
     fn forbidden(&self, origin: Option<&HeaderValue>) -> Answer {
+        let origin = origin.map(|origin| String::from_utf8_lossy(origin.as_bytes()));
+        let origin = origin.as_deref().map(shortened);
         match self.node.throttles.origin.pass(&self.node.env) {
             Some(more) => {
                 tracing::info!(?origin, more, "refused: the origin is not in client.allowed_origins");

@@ -17,7 +17,7 @@ use http_body_util::Full;
 use serde::de::DeserializeOwned;
 use steadfast_flow::stages::{self, Stage};
 use steadfast_flow::{Env, Gate, Throttle};
-use steadfast_net::{Addresses, HttpClient, exchange, http_client_for};
+use steadfast_net::{Addresses, HttpClient, exchange, http_client_for, shown_url};
 
 use crate::WARN_INTERVAL;
 use crate::config::{LiveConfig, LiveConfigError};
@@ -104,7 +104,7 @@ impl Proxies {
         all.http_headers.extend([&config.client.user_id_http_header].map(|name| name.to_ascii_lowercase()));
         for ((event, name), proxy) in used(config)? {
             let fail = |e: String| LiveConfigError(format!("the {} proxy {name:?}: {e}", event.name()));
-            let wrong = |e: String| fail(format!("endpoint: {:?}: {e}", proxy.endpoint));
+            let wrong = |e: String| fail(format!("endpoint: {:?}: {e}", shown_url(&proxy.endpoint)));
             let client = if proxy.is_grpc() {
                 BackEndClient::Grpc(GrpcBackEnd::new(event, &proxy).map_err(fail)?)
             } else {
@@ -114,7 +114,7 @@ impl Proxies {
                 BackEndClient::Http(endpoint, client)
             };
             if [&proxy.http.tls, &proxy.grpc.tls].iter().any(|tls| tls.enabled && tls.insecure_skip_verify) {
-                let (event, endpoint) = (event.name(), &proxy.endpoint);
+                let (event, endpoint) = (event.name(), shown_url(&proxy.endpoint));
                 tracing::warn!(
                     event,
                     endpoint,
@@ -232,7 +232,7 @@ impl Proxy {
 
     fn failed(&self, why: &dyn std::fmt::Display) -> ProxyError {
         self.failures.fetch_add(1, Relaxed);
-        let (proxy, event, endpoint) = (&self.name, self.event.name(), &self.config.endpoint);
+        let (proxy, event, endpoint) = (&self.name, self.event.name(), shown_url(&self.config.endpoint));
         match self.warn_throttle.pass(&self.env) {
             Some(more) => tracing::warn!(proxy, event, endpoint, %why, more, "a proxy request failed"),
             None => tracing::debug!(proxy, event, endpoint, %why, "a proxy request failed"),

@@ -220,7 +220,9 @@ sections! {
     }
 
     /// The media edge: buckets with an origin, an S3 bucket or an HTTP server far away. An object
-    /// that is asked for is fetched once and kept. Clients can only read these buckets.
+    /// that is asked for is fetched once and kept. Clients can only read these buckets. One client
+    /// address has `limits.address_share` percent of `fills`, of `passed`, of `waiting` and of the
+    /// connections that fetch what readers wait for.
     edge: EdgeSection {
         /// Maximum number of objects of a bucket being fetched at a time.
         fills: usize = 1024, in 1..=65_536;
@@ -228,7 +230,7 @@ sections! {
         /// ahead, and the others fetch what readers wait for.
         origin_connections: usize = 32, in 4..=1024;
         /// Maximum number of answers of a bucket that are passed through at a time, because they
-        /// cannot be stored. Each has a connection of its own. A quarter is for one client address.
+        /// cannot be stored. Each has a connection of its own.
         passed: usize = 256, in 4..=65_536;
         /// Maximum number of requests to a bucket that wait for the first bytes of their answer;
         /// further ones get SlowDown (503). It should be well below `limits.requests`.
@@ -307,7 +309,9 @@ sections! {
         /// continues with the next request; a recovery that needs more fails (`recovered: false`).
         history_max: Size = Size::mib(4), in 65_536..=1_073_741_824;
         /// Memory for long answers (histories, recoveries, presence, the API) until their clients
-        /// have read them. Above it, at once: the temporary error 111, or `recovered: false`.
+        /// have read them. It counts their publications; with the encoded answers and the buffers
+        /// of connections, up to 2.3 times as much is in use. Above it, at once: the temporary
+        /// error 111, or `recovered: false`.
         answers_memory: Size = Size::mib(256), in 16_777_216..=1_099_511_627_776;
         /// Maximum length of the queue of each of the limits above; beyond it, the temporary error
         /// 111 at once.
@@ -405,8 +409,8 @@ sections! {
         answers: usize = 2048, in 1..=1_000_000;
         /// Share of `connections`, `requests` and `answers`, in percent, for one address (for IPv6:
         /// one network of 64 bits). Also its share of the live port's connections that have not
-        /// sent `connect` yet. Further connections are closed at once. Proxies in `trusted_proxies`
-        /// may have all connections.
+        /// sent `connect` yet, and of the bounds of a bucket with an origin. Further connections
+        /// are closed at once. Proxies in `trusted_proxies` may have all connections.
         address_share: usize = 25, in 1..=100;
         /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]. Their X-Forwarded-For names the
         /// address whose share counts.

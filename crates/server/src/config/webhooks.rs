@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use steadfast_net::shown_url;
 use toml::de::DeValue;
 
 use super::error::nearest;
@@ -139,7 +140,7 @@ impl Webhook {
         let url: Result<http::Uri, _> = self.url.parse();
         let valid = url.is_ok_and(|url| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some());
         if !valid {
-            return fail(format!("{:?} is not a URL that begins with http:// or https://", self.url));
+            return fail(format!("{:?} is not a URL that begins with http:// or https://", shown_url(&self.url)));
         }
         if http::HeaderValue::from_str(&self.authorization.text).is_err() {
             return fail("the authorization has characters that no header can have".to_owned());
@@ -163,12 +164,12 @@ impl Webhook {
     }
 
     fn to_toml(&self) -> String {
-        let mut all = vec![format!("name = {}, url = {}", self.name.to_toml(), self.url.to_toml())];
+        let mut all = vec![format!("name = {}, url = {}", self.name.to_toml(), shown_url(&self.url).to_toml())];
         self.authorization.to_toml("authorization", &mut all);
         self.secret.to_toml("secret", &mut all);
         if !self.headers.is_empty() {
-            let one = |(name, value): (&String, &String)| format!("{} = {}", name.to_toml(), value.to_toml());
-            all.push(format!("headers = {{ {} }}", self.headers.iter().map(one).collect::<Vec<_>>().join(", ")));
+            let one = |name: &String| format!("{} = {}", name.to_toml(), HIDDEN.to_owned().to_toml());
+            all.push(format!("headers = {{ {} }}", self.headers.keys().map(one).collect::<Vec<_>>().join(", ")));
         }
         // The value may be the key itself.
         let key = if self.key_pem.contains("-----") { HIDDEN } else { &self.key_pem };
@@ -225,7 +226,8 @@ mod tests {
         let hooks = parse(tables).expect("valid");
         assert_eq!((&hooks.0[0].url[..], &hooks.0[1].authorization.file[..]), ("http://h:1/x", "/run/\"s\""));
         assert_eq!((&hooks.0[2].headers["X-Tenant"][..], hooks.0[2].insecure_skip_verify), ("t", true));
-        assert_eq!(parse(&hooks.to_toml()).expect("valid"), hooks);
+        let printed = hooks.to_toml();
+        assert_eq!(parse(&printed.replace("(not shown)", "t")).expect("valid"), hooks, "{printed}");
         let text = Webhooks::read(Input::Text("a=http://h/?x=1, b = https://h")).expect("valid");
         assert_eq!((&text.0[0].url[..], &text.0[1].name[..]), ("http://h/?x=1", "b"));
         assert_eq!(Webhooks::read(Input::Text(tables)).expect("as text"), hooks);
@@ -235,8 +237,9 @@ mod tests {
 
     #[test]
     fn secrets_are_not_printed_and_are_read_from_where_they_are() {
-        let hooks =
-            parse(r#"[{ name = "a", url = "https://h", authorization = "Bearer s3cret", secret = "whsec_s3cret" }]"#);
+        let hooks = parse(
+            r#"[{ name = "a", url = "https://me:s3cret@h/x?key=s3cret", authorization = "Bearer s3cret", secret = "whsec_s3cret", headers = { "X-Key" = "s3cret" } }]"#,
+        );
         let hooks = hooks.expect("valid");
         assert!(
             !hooks.to_toml().contains("s3cret") && hooks.to_toml().contains("authorization = "),

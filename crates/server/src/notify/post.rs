@@ -16,7 +16,7 @@ use http_body_util::Full;
 use sha2::Sha256;
 use steadfast_flow::Env;
 use steadfast_live::ProxyTlsConfig;
-use steadfast_net::{HttpClient, exchange};
+use steadfast_net::{HttpClient, exchange, shown_url};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
@@ -58,7 +58,7 @@ impl Poster {
     /// # Errors
     /// The setting of the webhook that cannot be used, as a message.
     pub(super) fn new(hook: &Webhook, connections: usize, timeout: Duration, env: &Env) -> Result<Self, String> {
-        let url: Uri = hook.url.parse().map_err(|e| format!("{:?} is not a URL: {e}", hook.url))?;
+        let url: Uri = hook.url.parse().map_err(|e| format!("{:?} is not a URL: {e}", shown_url(&hook.url)))?;
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static("application/json"));
         for (name, value) in &hook.headers {
@@ -124,7 +124,7 @@ fn warn(hook: &Webhook, url: &Uri) {
     if url.scheme_str() == Some("http") && !here {
         tracing::warn!(
             webhook = hook.name,
-            url = hook.url,
+            url = shown_url(&hook.url),
             "events and their authorization are sent in clear text: use https://"
         );
     }

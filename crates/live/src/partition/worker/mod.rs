@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use steadfast_flow::Env;
+use steadfast_flow::{Env, log_rarely};
 
 use super::session::{Broken, Session};
 use super::subscriptions::ChannelIndex;
@@ -204,7 +204,7 @@ impl Worker {
         let session = Box::new(Session::new(opened, generation));
         let data = epoll::EventData::new_u64(u64::from(slot));
         if let Err(error) = epoll::add(&self.epoll, &session.socket, data, epoll::EventFlags::IN) {
-            tracing::warn!(%error, "the socket of a session cannot be registered with epoll: the session is closed");
+            log_rarely!(warn, %error, "the socket of a session cannot be registered with epoll: the session is closed");
             self.free.push(slot);
             return;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::event::epoll;
-use steadfast_flow::Permit;
+use steadfast_flow::{Permit, log_rarely};
 
 use super::Worker;
 use crate::answer::held;
@@ -140,7 +140,7 @@ impl Worker {
                 session.watched = wanted;
             }
             Err(error) => {
-                tracing::warn!(%error, "the socket of a session cannot be registered with epoll: the session is closed");
+                log_rarely!(warn, %error, "the socket of a session cannot be registered with epoll: the session is closed");
                 self.end(slot, Some(codes::SERVER_ERROR));
             }
         }
