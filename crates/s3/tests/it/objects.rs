@@ -1,14 +1,16 @@
 //! Objects through the S3 interface: reads return what was written, and invalid requests get S3's
 //! errors.
 
-use crate::common::{Client, options};
+use std::time::Duration;
+
+use crate::common::{Client, options, store_with};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use md5::{Digest as _, Md5};
 use std::sync::Arc;
 use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, MemDisk, OpKind};
 use steadfast_flow::Env;
-use steadfast_log::{FormatOptions, Log};
+use steadfast_log::{FormatOptions, Log, LogOptions};
 use steadfast_s3::EtagKind;
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
@@ -214,7 +216,10 @@ async fn opaque_entity_tags() {
 
 #[tokio::test]
 async fn durability_is_the_clients_choice() {
-    let c = Client::new().await;
+    // No flush comes before the answer of an asynchronous write.
+    let log = LogOptions { async_window: Duration::from_secs(3600), ..LogOptions::default() };
+    let store = store_with(StoreOptions { log, ..StoreOptions::default() }).await;
+    let c = Client::over(store, options());
     c.bucket("bucket").await;
     c.call("PUT", "/lazy").header("x-steadfast-durability", "async").send().await.expect(200);
     let put = |path: &'static str, value: Option<&'static str>| {

@@ -152,6 +152,9 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
             if variant.0 == Cluster(C::EarlyDropped) {
                 // The next publication repairs it: the last one before a rest must be lost.
                 (plan.rounds, plan.lasts, plan.faults.calm) = (10, Duration::from_secs(2), Duration::from_millis(500));
+                // Publishers repeat at once what a restart of the home left open.
+                (plan.shape.tail_bytes, plan.users.keyed) = (0, 1000);
+                plan.users.stay = plan.users.stay.min(Duration::from_secs(2));
             }
         }
         Cluster(C::KeyAtFront) => plan.users.keyed = 1000,

@@ -21,10 +21,13 @@ use steadfast_store::{IndexKind, Store, StoreOptions};
 pub const HOST: &str = "s3.test";
 
 pub async fn store() -> Store {
+    store_with(StoreOptions::default()).await
+}
+
+pub async fn store_with(options: StoreOptions) -> Store {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::fixed(256 << 20));
     Log::format(&disk, &Env::tokio(), &FormatOptions::default()).await.expect("a pool");
-    let (store, _) =
-        Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await.expect("a store");
+    let (store, _) = Store::open(disk, IndexKind::memory(), Env::tokio(), options).await.expect("a store");
     store
 }
 
