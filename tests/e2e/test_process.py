@@ -161,6 +161,40 @@ def test_help_has_an_example(shared, command):
     assert f"steadfast {command}" in done.stdout and "xample" in done.stdout, done.stdout
 
 
+def test_a_hangup_does_not_end_the_server(make_server):
+    server = make_server()
+    os.kill(server.pid, signal.SIGHUP)
+    wait.until(lambda: "SIGHUP is ignored" in server.log(), what="the line of the log")
+    assert server.admin("/health/ready")[0] == 200
+    assert server.stop() == 0
+
+
+def test_a_deleted_working_directory_is_an_error(make_server, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(["sh", "-c", f'rmdir {gone} && exec "$0" serve --data {tmp_path / "data"}', binary()], cwd=gone,
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "working directory" in done.stderr, done.stderr
+    assert "panicked" not in done.stderr and not (tmp_path / "data").exists()
+
+
+def test_services_of_kubernetes_with_the_same_name_do_not_stop_a_start(make_server):
+    server = make_server(start=False)
+    environment = server.environment
+    services = {}
+    for name in ("STEADFAST", "STEADFAST_S3", "CENTRIFUGO"):
+        url = "tcp://10.0.0.1:9000"
+        services |= {f"{name}_SERVICE_HOST": "10.0.0.1", f"{name}_SERVICE_PORT": "9000", f"{name}_SERVICE_PORT_HTTP": "9000",
+                     f"{name}_PORT": url, f"{name}_PORT_9000_TCP": url, f"{name}_PORT_9000_TCP_PROTO": "tcp",
+                     f"{name}_PORT_9000_TCP_PORT": "9000", f"{name}_PORT_9000_TCP_ADDR": "10.0.0.1"}
+    server.environment = lambda: environment() | services
+    server.start()
+    assert server.stop() == 0
+    server.environment = lambda: environment() | services | {"STEADFAST_S3_LISTN": "127.0.0.1:0"}
+    server.start(wait_ready=False)
+    assert server.process.wait(30) != 0 and "STEADFAST_S3_LISTEN" in server.log(), server.log()
+
+
 def test_mistakes_in_the_configuration_are_named(make_server, tmp_path):
     config = tmp_path / "steadfast.toml"
     config.write_text('[s3]\nlisten = "127.0.0.1:0"\nlisen = "x"\n')

@@ -50,6 +50,13 @@ struct SubscribeGrant {
     terms: SubscribeOptions,
 }
 
+/// The position from which a request recovers. The epoch counts only if the request has one, as in
+/// Centrifugo; `top` is the position of the channel.
+fn since(request: &SubscribeRequest, top: Position) -> Position {
+    let epoch = if request.epoch.is_empty() { top.epoch } else { parse_epoch(&request.epoch) };
+    Position { epoch, offset: request.offset }
+}
+
 impl Node {
     /// Decides whether the session may subscribe, and on which terms.
     async fn may_subscribe(
@@ -286,7 +293,7 @@ impl Node {
         let mut position = home.position().await.map_err(refusal)?;
         let recovers = result.recoverable && request.recover;
         let mut key = AnswerKey {
-            since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),
+            since: recovers.then(|| since(request, position)),
             top: position,
             encoding: caller.identity.connection.encoding,
             delta: result.delta,
@@ -316,7 +323,9 @@ impl Node {
             result.epoch = epoch_text(position.epoch);
             // If the missed publications lead to the position of the channel, the client begins at
             // its own one, and is not ahead of what it has.
-            let leads = result.publications.last().is_some_and(|last| last.offset == position.offset);
+            // A filter may leave out the last one.
+            let leads =
+                request.tf.is_some() || result.publications.last().is_some_and(|last| last.offset == position.offset);
             result.offset = if result.recovered && leads { request.offset } else { position.offset };
         }
         // An unrecovered answer is not shared, because a client may ask for an error instead.
@@ -344,10 +353,7 @@ impl Node {
     ) -> Result<(Position, AnswerPermit), Refused> {
         let cache = options.force_recovery_mode == "cache";
         let limit = self.config.client.recovery_max_publication_limit;
-        // An empty position is a position of any epoch: recover from the beginning.
-        let from_nothing = request.epoch.is_empty() && request.offset == 0;
-        let epoch = if from_nothing { top.epoch } else { parse_epoch(&request.epoch) };
-        let since = Position { epoch, offset: request.offset };
+        let since = since(request, top);
         let query = if cache {
             HistoryQuery { since: None, limit: 1, reverse: true }
         } else {

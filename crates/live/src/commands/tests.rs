@@ -221,6 +221,53 @@ async fn subscription_tokens_have_their_own_keys_if_configured() {
     assert_eq!(code(subscribe(&node, request).await), 103);
 }
 
+/// The answer to a subscribe command.
+async fn subscribed(node: &Node, request: SubscribeRequest) -> Arc<crate::answer::SubscribeAnswer> {
+    assert_eq!(code(subscribe(node, request).await), 0);
+    let mut events = Vec::new();
+    node.inboxes[0].take(&mut events);
+    let found = events.into_iter().find_map(|event| match event {
+        partition::WorkerEvent::To(
+            _,
+            SessionMessage::Subscribed(_, partition::SubscribeOutcome::Reply { answer, .. }),
+        ) => Some(answer),
+        _ => None,
+    });
+    found.expect("answered")
+}
+
+#[tokio::test]
+async fn a_recovery_without_an_epoch_is_one_of_any_epoch() {
+    let config = r#"{"channel": {"without_namespace": {"allow_subscribe_for_client": true, "allow_tags_filter": true,
+        "history_size": 9, "history_ttl": "60s", "force_recovery": true}}}"#;
+    let node = node_with(config).await;
+    for n in 0..3 {
+        let tags = [("a".to_owned(), n.to_string())].into_iter().collect();
+        let publication = Publication { data: b"1".to_vec(), tags, ..Publication::default() };
+        node.publish("c", publication, Submission::default()).await.expect("published");
+    }
+    let recover = |epoch: &str, offset, tf| SubscribeRequest {
+        recover: true,
+        epoch: epoch.into(),
+        offset,
+        tf,
+        ..SubscribeRequest::default()
+    };
+    for (epoch, offset, expected) in [("", 2, (true, 1)), ("", 0, (true, 3)), ("", 4, (false, 0)), ("1", 2, (false, 0))]
+    {
+        let answer = subscribed(&node, recover(epoch, offset, None)).await;
+        let found = (answer.result.recovered, answer.result.publications.len());
+        assert_eq!(found, expected, "{epoch:?} {offset}");
+    }
+    // The offset is that of the request, also if the filter leaves out what was missed.
+    for (tag, count) in [("2", 1), ("1", 1), ("9", 0)] {
+        let filter =
+            serde_json::from_value(serde_json::json!({"key": "a", "cmp": "eq", "val": tag})).expect("a filter");
+        let result = subscribed(&node, recover("", 1, Some(filter))).await.result.clone();
+        assert_eq!((result.recovered, result.publications.len(), result.offset), (true, count, 1), "{tag}");
+    }
+}
+
 #[tokio::test]
 async fn a_recovery_larger_than_an_answer_fails() {
     let node = node().await;
@@ -232,17 +279,7 @@ async fn a_recovery_larger_than_an_answer_fails() {
     let epoch = epoch_text(node.channel("c").expect("a channel").position().await.expect("there").epoch);
     for (offset, recovered) in [(0, false), (1, true), (4, true), (5, true)] {
         let request = SubscribeRequest { recover: true, epoch: epoch.clone(), offset, ..SubscribeRequest::default() };
-        assert_eq!(code(subscribe(&node, request).await), 0);
-        let mut events = Vec::new();
-        node.inboxes[0].take(&mut events);
-        let found = events.into_iter().find_map(|event| match event {
-            partition::WorkerEvent::To(
-                _,
-                SessionMessage::Subscribed(_, partition::SubscribeOutcome::Reply { answer, .. }),
-            ) => Some(answer),
-            _ => None,
-        });
-        let answer = found.expect("answered");
+        let answer = subscribed(&node, request).await;
         let count = if recovered { 5 - offset as usize } else { 0 };
         assert_eq!((answer.result.recovered, answer.result.publications.len()), (recovered, count), "{offset}");
     }

@@ -107,7 +107,13 @@ pub fn main() -> ExitCode {
     // Files and directories of any command, also of libraries, hold data or names of it: no other
     // user of the machine may open them, whatever the umask that the process was started with.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = std::env::current_dir() {
+        // A library of the index panics without one.
+        eprintln!("steadfast: the working directory cannot be used: {error}. Start from another one");
+        return ExitCode::from(EXIT_FAILED);
+    }
+    let done = match command {
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Status(args) => status::run(&args),
         CliCommand::Verify(args) => verify::run(&args),

@@ -117,8 +117,8 @@ impl Config {
         self.set(section, key, Input::Text(value)).map_err(|e| describe(section, key, e))
     }
 
-    /// Applies environment variables `STEADFAST_<SECTION>_<KEY>`. The variables in `RESERVED` and
-    /// the secret keys of origins are not settings.
+    /// Applies environment variables `STEADFAST_<SECTION>_<KEY>`. The variables in `RESERVED`, the
+    /// secret keys of origins and the addresses of Kubernetes services are not settings.
     ///
     /// # Errors
     /// A variable with the prefix that is no setting, or has a wrong value.
@@ -135,6 +135,7 @@ impl Config {
             if !variable.starts_with("STEADFAST_")
                 || RESERVED.contains(&variable.as_str())
                 || edge::is_secret_variable(&variable)
+                || is_of_a_service(&variable, &value)
             {
                 continue;
             }
@@ -315,6 +316,26 @@ impl Config {
 
 /// Variables with the prefix that are not settings.
 const RESERVED: [&str; 3] = ["STEADFAST_ACCESS_KEY", "STEADFAST_SECRET_KEY", "STEADFAST_CONFIG"];
+
+/// Whether Kubernetes sets the variable in each pod, because a service has the name `steadfast` or
+/// one that begins with `steadfast-`. The variables of a service are `NAME_SERVICE_HOST`,
+/// `NAME_SERVICE_PORT[_PORTNAME]`, `NAME_PORT` and `NAME_PORT_80_TCP[_PROTO|_PORT|_ADDR]`.
+fn is_of_a_service(variable: &str, value: &str) -> bool {
+    let is_url = |text: &str| ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme));
+    let of_a_port = || {
+        let (_, rest) = variable.split_once("_PORT_")?;
+        let mut parts = rest.split('_');
+        let is_number = parts.next()?.bytes().all(|b| b.is_ascii_digit());
+        let is_protocol = matches!(parts.next()?, "TCP" | "UDP" | "SCTP");
+        let is_part = parts.next().is_none_or(|part| matches!(part, "PROTO" | "PORT" | "ADDR"));
+        Some(is_number && is_protocol && is_part && parts.next().is_none())
+    };
+    variable.ends_with("_SERVICE_HOST")
+        || variable.ends_with("_SERVICE_PORT")
+        || variable.contains("_SERVICE_PORT_")
+        || variable.ends_with("_PORT") && is_url(value)
+        || of_a_port().unwrap_or(false)
+}
 
 /// A hint for a key outside a section: the sections that have it.
 fn outside_hint(key: &str) -> String {

@@ -203,6 +203,24 @@ fn the_environment_goes_over_the_file() {
     assert_eq!(config.s3.listen.port(), 2);
     assert_eq!(config.limits.connections, 7);
 
+    for (variable, value) in [
+        ("STEADFAST_SERVICE_HOST", "10.0.0.1"),
+        ("STEADFAST_SERVICE_PORT", "9000"),
+        ("STEADFAST_SERVICE_PORT_S3", "9000"),
+        ("STEADFAST_PORT", "tcp://10.0.0.1:9000"),
+        ("STEADFAST_PORT_9000_TCP", "tcp://10.0.0.1:9000"),
+        ("STEADFAST_PORT_9000_TCP_PROTO", "tcp"),
+        ("STEADFAST_PORT_9000_TCP_PORT", "9000"),
+        ("STEADFAST_PORT_9000_TCP_ADDR", "10.0.0.1"),
+        ("STEADFAST_S3_SERVICE_HOST", "10.0.0.1"),
+        ("STEADFAST_S3_PORT", "tcp://10.0.0.1:9000"),
+        ("STEADFAST_S3_PORT_53_UDP_ADDR", "10.0.0.1"),
+    ] {
+        assert!(config.apply_env([(variable.to_owned(), value.to_owned())]).is_ok(), "a service's {variable}");
+    }
+    for variable in ["STEADFAST_S3_PORT", "STEADFAST_PORT", "STEADFAST_PORT_S3_LISTEN", "STEADFAST_PORT_1_TCP_X"] {
+        assert!(config.apply_env([(variable.to_owned(), "9000".to_owned())]).is_err(), "{variable}");
+    }
     let error = config.apply_env([("STEADFAST_S3_LISTN".to_owned(), "x".to_owned())]).expect_err("unknown");
     assert_eq!(
         error.to_string(),
