@@ -194,3 +194,37 @@ fn unexpected(frame: Option<Kind>) -> String {
         _ => "the other end does not speak the protocol of links".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::{StreamExt, stream};
+
+    use super::*;
+    use crate::frame::FrameDecoder;
+    use crate::roster::NodeAddress;
+
+    fn identity(own: &str, env: &Env) -> Identity {
+        let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:1") };
+        let roster = Roster::new(own, vec![node("a"), node("b")], &["a".to_owned()]).expect("valid");
+        Identity { roster: Arc::new(roster), secret: own.into(), incarnation: random_bytes(env) }
+    }
+
+    #[tokio::test]
+    async fn a_node_without_the_secret_gets_no_proof() {
+        let env = Env::tokio();
+        let opening = Kind::Hello(identity("b", &env).hello(1, &env)).to_bytes();
+        let guess = Kind::Proof(Proof { proof: Bytes::from_static(&[0; 32]) }).to_bytes();
+        let (outbox, sent) = Outbox::new(1 << 20);
+        let mut incoming = Incoming::new(stream::iter([Ok(opening), Ok(guess)]).boxed());
+        let refused = identity("a", &env).answer(&mut incoming, &outbox, &env).await.expect_err("another secret");
+        assert!(refused.node.is_none() && refused.why.contains("another secret"), "{refused:?}");
+        drop(outbox);
+        let mut decoder = FrameDecoder::default();
+        sent.collect::<Vec<_>>().await.into_iter().for_each(|bytes| decoder.push(&bytes));
+        let mut kinds = Vec::new();
+        while let Some(frame) = decoder.next_frame().expect("whole frames") {
+            kinds.extend(frame.kind);
+        }
+        assert!(matches!(&kinds[..], [Kind::Hello(_), Kind::Refused(_)]), "{kinds:?}");
+    }
+}
