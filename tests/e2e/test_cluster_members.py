@@ -1,6 +1,8 @@
 """Presence, joins and leaves over several nodes, and the commands of a back end on their sessions."""
 
 import asyncio
+import shutil
+import subprocess
 import time
 
 import pytest
@@ -103,6 +105,58 @@ def test_the_clients_of_a_killed_front_leave_and_those_of_a_restarted_home_stay(
         await lost[0].disconnect()
 
     asyncio.run(run())
+
+
+def delays_binds():
+    """A wrapper that delays each `bind` of a server: its parts start far apart."""
+    wrapper = ["strace", "-f", "-o", "/dev/null", "-e", "trace=bind", "-e", "inject=bind:delay_enter=700000"]
+    allowed = shutil.which("strace") and subprocess.run([*wrapper, "true"], check=False, capture_output=True).returncode == 0
+    return wrapper if allowed else []
+
+
+def presence_after_restarts(nodes, tmp_path, rounds):
+    """Restarts the home again and again while sessions at the fronts come and go. Each time the
+    presence is the sessions soon after the links are up."""
+    home, one, two = nodes.make_live(tmp_path, node_ttl=f"{NODE_TTL_S}s")
+    home.wrapper = delays_binds()
+
+    async def run():
+        sessions = [await subscribe(server, f"user{n}") for n in range(10) for server in (one, two)]
+        subscribed = {f"user{n}" for n in range(10)}
+        for turn in range(rounds):
+            if turn % 2 == 0:
+                home.kill()
+            else:
+                await asyncio.to_thread(home.stop)
+            starting = asyncio.ensure_future(asyncio.to_thread(restart, home))
+            changing = turn
+            while not starting.done() or changing < turn + 4:
+                user = changing % 10
+                for session in sessions[2 * user:2 * user + 2]:
+                    await (session[2].unsubscribe() if f"user{user}" in subscribed else session[2].subscribe())
+                subscribed ^= {f"user{user}"}
+                changing += 3
+                await asyncio.sleep(0.05)
+            await starting
+            await asyncio.to_thread(nodes.connected)
+            expected = sorted(2 * sorted(subscribed))
+            for server in (home, one):
+                await asyncio.to_thread(wait.until, lambda: present(server) == expected, NODE_TTL_S + 1,
+                                        f"the presence after {turn + 1} restarts")
+        await asyncio.gather(*(session[0].disconnect() for session in sessions))
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(120)
+def test_presence_is_right_after_each_restart_of_a_home(nodes, tmp_path):
+    presence_after_restarts(nodes, tmp_path, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_presence_is_right_after_fifty_restarts_of_a_home(nodes, tmp_path):
+    presence_after_restarts(nodes, tmp_path, 50)
 
 
 def test_commands_of_a_back_end_reach_the_sessions_of_all_nodes(nodes, tmp_path):

@@ -415,12 +415,14 @@ impl LinkEvents for Channels {
             Kind::Request(frame) => home.on_request(node, outbox, frame),
             Kind::MemberList(frame) => home.on_member_list(node, outbox, frame),
             Kind::MemberEvent(frame) => home.on_member(node, outbox, frame),
+            Kind::MemberCheck(frame) => home.on_member_check(node, outbox, &frame),
             Kind::Watched(frame) => front.on_watched(node, frame),
             Kind::Published(frame) => front.on_published(node, frame),
             Kind::Cleared(frame) => front.on_cleared(node, frame),
             Kind::Response(frame) => front.on_response(node, frame),
             Kind::MemberDone(frame) => front.on_member_done(node, &frame),
             Kind::Announcement(frame) => front.on_announcement(node, frame),
+            Kind::MembersWanted(frame) => front.on_members_wanted(node, frame),
             _ => return Err("the other node sent an unexpected frame".to_owned()),
         }
         Ok(())

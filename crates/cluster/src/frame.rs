@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{Message, Oneof};
 
 use channels::{Published, Request, Response, Watch, WatchNumber, Watched};
-use members::{MemberDone, MemberEvent, MemberList};
+use members::{MemberCheck, MemberDone, MemberEvent, MemberList};
 
 /// Maximum length of a frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -18,9 +18,9 @@ pub const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 const HEAD_BYTES: usize = 4;
 
 /// The protocol version of this build, and the oldest that it understands.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// See [`VERSION`].
-pub const VERSION_MIN: u32 = 2;
+pub const VERSION_MIN: u32 = 3;
 
 /// What a frame says.
 #[derive(Clone, PartialEq, Oneof)]
@@ -73,13 +73,19 @@ pub enum Kind {
     /// The home announces a join or a leave to subscribers.
     #[prost(message, tag = "16")]
     Announcement(MemberEvent),
+    /// A front compares its members with those that the home knows.
+    #[prost(message, tag = "17")]
+    MemberCheck(MemberCheck),
+    /// The home wants the list of the members of a watched channel.
+    #[prost(message, tag = "18")]
+    MembersWanted(WatchNumber),
 }
 
 /// A frame.
 #[derive(Clone, PartialEq, Message)]
 pub struct Frame {
     /// What it says; `None`: a kind that this build does not know.
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18")]
     pub kind: Option<Kind>,
 }
 

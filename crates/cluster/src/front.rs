@@ -7,15 +7,16 @@
 //! Locks: a part of the table first, then a link. Sessions are called without a lock. Only the task
 //! that reads the link delivers, so each channel's publications stay in order.
 
+mod entry;
 mod links;
 mod members;
 mod requests;
 mod state;
 mod tail;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::frame::Kind;
 use crate::frame::channels::{Published, Response, WatchNumber, Watched};
-use crate::frame::members::{MemberDone, MemberEvent};
+use crate::frame::members::{MemberCheck, MemberDone, MemberEvent};
 use crate::hashing::SeededHashes;
 use crate::members::{ClientId, Member, MemberChange};
 use crate::options::ChannelsOptions;
@@ -34,10 +35,10 @@ use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
+use entry::Entry;
 use links::HomeLink;
 use members::FrontMembers;
-use requests::Question;
-use state::{Arrival, Catchup, FrontChannel};
+use state::{Arrival, Catchup};
 
 pub use tail::HistoryBounds;
 
@@ -49,27 +50,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Interval at which idle channels are dropped and failed watches repeated.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// A channel with its subscribers.
-struct Entry {
-    home: NodeIndex,
-    channel: FrontChannel,
-    /// Number of attachments.
-    attached: usize,
-    idle_since: Duration,
-    /// It is in the queue of its home's link.
-    queued: bool,
-    /// Woken when the channel is watched, or cannot be.
-    changed: Arc<Notify>,
-    questions: Vec<Question>,
-    members: FrontMembers,
-}
-
-impl Entry {
-    /// The number of the watch, if the home knows it.
-    fn watch_number(&self) -> Option<u64> {
-        (!self.channel.is_unwatched()).then(|| self.channel.number())
-    }
-}
+/// Channels in a frame that compares members, at most.
+const CHECKED_MAX: usize = 1000;
 
 /// Counters of a front since its start.
 #[derive(Debug, Default)]
@@ -88,6 +70,8 @@ pub(crate) struct Front {
     parts: Vec<Mutex<HashMap<Arc<str>, Entry>>>,
     hasher: SeededHashes,
     sabotage: ClusterSabotage,
+    /// Parts whose members are compared in a sweep, and the next of them.
+    compared: (usize, AtomicUsize),
     /// A node without a link for this long is lost.
     node_ttl: Duration,
     /// Woken when a link is up.
@@ -119,6 +103,7 @@ impl Front {
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: SeededHashes::new(&env),
             sabotage: options.sabotage,
+            compared: (PARTS.div_ceil(options.members_compared.as_secs().max(1) as usize), AtomicUsize::new(0)),
             node_ttl: options.node_ttl,
             links_changed: Notify::new(),
             numbers: AtomicU64::new(0),
@@ -141,6 +126,10 @@ impl Front {
 
     pub(crate) fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
         let _ = self.sessions.set(sessions.clone());
+    }
+
+    fn sessions(&self) -> &Arc<dyn Sessions> {
+        self.sessions.get().expect("the sessions are set before links begin")
     }
 
     fn part(&self, channel: &str) -> &Mutex<HashMap<Arc<str>, Entry>> {
@@ -167,16 +156,7 @@ impl Front {
     /// Begins to watch a channel for a subscriber, until [`Front::detach`].
     pub(crate) fn attach(&self, channel: &Arc<str>, home: NodeIndex, bounds: Option<HistoryBounds>) {
         let mut part = self.part(channel).lock();
-        let entry = part.entry(channel.clone()).or_insert_with(|| Entry {
-            home,
-            channel: FrontChannel::new(bounds).sabotaged(self.sabotage),
-            attached: 0,
-            idle_since: Duration::ZERO,
-            queued: false,
-            changed: Arc::default(),
-            questions: Vec::new(),
-            members: FrontMembers::new(self.sabotage),
-        });
+        let entry = part.entry(channel.clone()).or_insert_with(|| Entry::new(home, bounds, self.sabotage));
         entry.attached += 1;
         self.watch(channel, entry);
     }
@@ -203,7 +183,7 @@ impl Front {
             let number = self.next_number();
             home.watch(number, name);
             home.send(Kind::Watch(entry.channel.watch(number, name)).to_bytes());
-            let lists = entry.members.list(number);
+            let lists = entry.members.begin_watch(number);
             for list in lists.into_iter().filter(|_| self.sabotage != ClusterSabotage::NoSnapshot) {
                 home.send(Kind::MemberList(list).to_bytes());
             }
@@ -274,6 +254,7 @@ impl Front {
                 self.watch(&name, entry);
             }
         }
+        self.compare_members();
     }
 
     /// The link to a node is up: watches its channels again, those with subscribers first. Each
@@ -365,7 +346,7 @@ impl Front {
     }
 
     fn catch_up(&self, name: &Arc<str>, catchup: Catchup) {
-        let Some(sessions) = self.sessions.get() else { return };
+        let sessions = self.sessions();
         if let Some(position) = catchup.reset {
             self.counters.resets.fetch_add(1, Relaxed);
             sessions.reset(name, position);
@@ -389,9 +370,9 @@ impl Front {
             }
             arrival
         });
-        if let (Some(Arrival::Deliver(epoch)), Some(sessions)) = (arrival, self.sessions.get()) {
+        if let Some(Arrival::Deliver(epoch)) = arrival {
             self.counters.publications.fetch_add(1, Relaxed);
-            sessions.published(&name, epoch, &publication);
+            self.sessions().published(&name, epoch, &publication);
         }
     }
 
@@ -443,8 +424,47 @@ impl Front {
     pub(crate) fn on_announcement(&self, node: NodeIndex, frame: MemberEvent) {
         let Some(name) = self.home(node).lock().channel(frame.number) else { return };
         let change = if frame.gone { MemberChange::Left } else { MemberChange::Joined };
-        if let (Some((client, member)), Some(sessions)) = (frame.member.member(), self.sessions.get()) {
-            sessions.announce(&name, client, &member, change);
+        if let Some((client, member)) = frame.member.member() {
+            self.sessions().announce(&name, client, &member, change);
+        }
+    }
+
+    /// Compares the members of some parts with their homes.
+    fn compare_members(&self) {
+        for _ in 0..self.compared.0 {
+            let at = self.compared.1.fetch_add(1, Relaxed) % PARTS;
+            // The lock keeps changes from coming between the check and what it covers.
+            let part = self.parts[at].lock();
+            let mut checks = BTreeMap::<NodeIndex, MemberCheck>::new();
+            for entry in part.values().filter(|entry| entry.members.were_some()) {
+                let Some(number) = entry.watch_number() else { continue };
+                let check = checks.entry(entry.home).or_default();
+                check.numbers.push(number);
+                check.hashes.push(entry.members.hash());
+            }
+            for (node, check) in checks {
+                let home = self.home(node).lock();
+                for (numbers, hashes) in check.numbers.chunks(CHECKED_MAX).zip(check.hashes.chunks(CHECKED_MAX)) {
+                    let check = MemberCheck { numbers: numbers.to_vec(), hashes: hashes.to_vec() };
+                    if home.may_list() {
+                        home.send(Kind::MemberCheck(check).to_bytes());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A home knows other members of a channel than this node told it.
+    pub(crate) fn on_members_wanted(&self, node: NodeIndex, frame: WatchNumber) {
+        let Some(name) = self.home(node).lock().channel(frame.number) else { return };
+        if let Some(entry) = self.part(&name).lock().get_mut(&name)
+            && entry.watch_number() == Some(frame.number)
+        {
+            let home = self.home(node).lock();
+            if home.may_list() {
+                let lists = entry.members.list(frame.number);
+                lists.into_iter().for_each(|list| home.send(Kind::MemberList(list).to_bytes()));
+            }
         }
     }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use steadfast_disk::{Disk, MemDisk};
-use steadfast_flow::Env;
+use steadfast_flow::{BoxFuture, Env};
 use steadfast_log::{FormatOptions, Log};
-use steadfast_store::{IndexKind, Store, StoreOptions};
+use steadfast_store::{ChannelSink, IndexKind, Position, Publication, Store, StoreOptions};
 
 use crate::channels::Channels;
 use crate::events::LinkEvents;
@@ -17,12 +17,28 @@ use crate::frame::channels::{
     Command, Published, Request, Response, Watch, WatchNumber, Watched, WireClear, WireHistoryQuery, WirePosition,
     WirePublication, WirePublish, WireStore,
 };
-use crate::frame::members::{MemberDone, MemberEvent, MemberList, WireMember, WirePresence};
+use crate::frame::members::{MemberCheck, MemberDone, MemberEvent, MemberList, WireMember, WirePresence};
 use crate::frame::{FrameDecoder, Kind};
 use crate::front::HistoryBounds;
 use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
 use crate::roster::{NodeAddress, NodeIndex, Roster};
+use crate::sessions::Sessions;
+
+/// A node without sessions.
+struct NoSessions;
+
+impl ChannelSink for NoSessions {
+    fn published(&self, _: &Arc<str>, _: u32, _: &Arc<Publication>) {}
+}
+
+impl Sessions for NoSessions {
+    fn reset(&self, _: &Arc<str>, _: Position) {}
+
+    fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
+        None
+    }
+}
 
 /// Bytes of the outbox to the other node.
 const OUTBOX_BYTES: u64 = 1 << 20;
@@ -56,6 +72,7 @@ pub fn link_corpus() -> Vec<Vec<u8>> {
         request(4, Command::History(history)),
         Kind::MemberList(MemberList { number: 1, present: vec![member()], gone: vec![member()], last: true }),
         Kind::MemberEvent(MemberEvent { number: 1, member: member(), gone: true }),
+        Kind::MemberCheck(MemberCheck { numbers: vec![1, 2], hashes: vec![1] }),
         request(5, Command::Presence(WirePresence { limit: 3 })),
         request(6, Command::Clear(WireClear {})),
         Kind::Unwatch(WatchNumber { number: 1 }),
@@ -66,6 +83,7 @@ pub fn link_corpus() -> Vec<Vec<u8>> {
         Kind::Watched(Watched { number: 1, position, missed: vec![publication(1)], ..Watched::default() }),
         Kind::Published(Published { number: 1, publication: publication(2) }),
         Kind::MemberDone(MemberDone { number: 1, client: Bytes::from_static(&[1; 16]), gone: false }),
+        Kind::MembersWanted(WatchNumber { number: 1 }),
         Kind::Announcement(MemberEvent { number: 1, member: member(), gone: false }),
         Kind::Response(Response { number: 1, ..Response::default() }),
         Kind::Cleared(WatchNumber { number: 1 }),
@@ -92,6 +110,8 @@ async fn link(data: &[u8]) -> Option<u64> {
     Log::format(&disk, &env, &format).await.ok()?;
     let (store, _) = Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await.ok()?;
     let channels = Channels::new(Some(store.clone()), Arc::new(roster()?), &ChannelsOptions::default(), env);
+    let sessions: Arc<dyn Sessions> = Arc::new(NoSessions);
+    channels.set_sessions(&sessions);
     let (outbox, frames) = Outbox::new(OUTBOX_BYTES);
     channels.on_up(NodeIndex(1), &outbox, false);
     // The first channel watches with number 1.

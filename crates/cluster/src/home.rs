@@ -110,7 +110,7 @@ impl Home {
             disks: store,
             sessions: OnceLock::new(),
             watchers: Watchers::new(PARTS, SeededHashes::new(&env)),
-            members: Members::new(PARTS, options.node_ttl, SeededHashes::new(&env)),
+            members: Members::new(PARTS, options.node_ttl, &env),
             sabotage: options.sabotage,
             fronts: (0..nodes).map(|_| Mutex::new(FrontLink::new(publications(options, &env)))).collect(),
             env,
@@ -121,6 +121,12 @@ impl Home {
 
     pub(crate) fn set_sessions(&self, sessions: &Arc<dyn Sessions>) {
         let _ = self.sessions.set(sessions.clone());
+    }
+
+    /// The sessions of this node. They are set before the first link begins, so nothing that
+    /// another node tells is dropped.
+    fn sessions(&self) -> &Arc<dyn Sessions> {
+        self.sessions.get().expect("the sessions are set before links begin")
     }
 
     /// Sets the receiver of the publications that the store delivers.
@@ -161,6 +167,7 @@ impl Home {
     }
 
     pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
+        assert!(self.sessions.get().is_some(), "the sessions are set before links begin");
         if restarted {
             self.remove_members(node);
         }

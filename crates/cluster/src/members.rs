@@ -1,6 +1,7 @@
 //! Members: the clients that are subscribed to a channel, as others see them.
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::Xxh3Default;
 
 /// The public ID of a client.
 pub type ClientId = u128;
@@ -18,6 +19,21 @@ pub struct Member {
     pub presence: bool,
     /// Its join and its leave are sent to subscribers.
     pub announced: bool,
+}
+
+impl Member {
+    /// A hash of the member, the same at all nodes. The sum of those of several members does not
+    /// depend on their order.
+    pub(crate) fn hash(&self, client: ClientId) -> u64 {
+        let mut hasher = Xxh3Default::new();
+        hasher.update(&client.to_be_bytes());
+        for part in [self.user.as_bytes(), &self.connection_info, &self.subscription_info] {
+            hasher.update(&(part.len() as u64).to_be_bytes());
+            hasher.update(part);
+        }
+        hasher.update(&[self.presence.into(), self.announced.into()]);
+        hasher.digest()
+    }
 }
 
 /// A change of a member of another node.

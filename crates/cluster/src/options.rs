@@ -13,6 +13,8 @@ pub struct ChannelsOptions {
     pub outbox_bytes_max: u64,
     /// How long the members of a node without a link are kept.
     pub node_ttl: Duration,
+    /// Time in which a front compares the members of all its channels with their homes.
+    pub members_compared: Duration,
     /// A broken variant for the simulator.
     pub sabotage: ClusterSabotage,
 }
@@ -23,6 +25,7 @@ impl Default for ChannelsOptions {
             tail_bytes_max: 64 << 20,
             outbox_bytes_max: 64 << 20,
             node_ttl: Duration::from_secs(10),
+            members_compared: Duration::from_secs(32),
             sabotage: ClusterSabotage::None,
         }
     }

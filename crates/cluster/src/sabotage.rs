@@ -43,4 +43,6 @@ pub enum ClusterSabotage {
     ForgottenLeaves,
     /// An acknowledged join counts as announced, also after the home has announced the leave.
     AnnouncedForever,
+    /// A home forgets what fronts tell of members in its first seconds.
+    EarlyMembersForgotten,
 }

@@ -105,6 +105,18 @@ pub struct MemberDone {
     pub gone: bool,
 }
 
+/// What a front has told of the members of watched channels. The home compares it with what it
+/// knows, and wants the list of a channel where it differs.
+#[derive(Clone, PartialEq, Message)]
+pub struct MemberCheck {
+    /// Numbers of the watches.
+    #[prost(uint64, repeated, tag = "1")]
+    pub numbers: Vec<u64>,
+    /// For each watch, the sum of the hashes of the front's members.
+    #[prost(fixed64, repeated, tag = "2")]
+    pub hashes: Vec<u64>,
+}
+
 /// Lists the members of a channel that are in its presence.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct WirePresence {

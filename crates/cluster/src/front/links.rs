@@ -85,7 +85,12 @@ impl HomeLink {
     /// Whether one more watch may be sent now. The lists of members that follow must not fill the
     /// outbox.
     pub(super) fn may_watch(&self) -> bool {
-        self.outbox.as_ref().is_some_and(|outbox| self.unanswered < UNANSWERED_MAX && has_space(outbox, 0))
+        self.unanswered < UNANSWERED_MAX && self.may_list()
+    }
+
+    /// Whether a list of members may be sent now.
+    pub(super) fn may_list(&self) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| has_space(outbox, 0))
     }
 
     /// Whether a join with that many bytes may be sent now.

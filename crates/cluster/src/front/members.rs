@@ -22,6 +22,8 @@ const LISTED_TOGETHER: (usize, usize) = (1000, 1 << 20);
 
 struct Known {
     member: Arc<Member>,
+    /// See [`Member::hash`].
+    hash: u64,
     /// The home may know of it.
     sent: bool,
     /// The home has acknowledged its join.
@@ -38,6 +40,8 @@ pub(super) struct FrontMembers {
     /// The changes after the list of the current watch that the home has not acknowledged, each
     /// client's number of them. An earlier acknowledgement does not cover the last one.
     after_list: BTreeMap<ClientId, u32>,
+    /// There was a member since the channel was attached.
+    were_some: bool,
     sabotage: ClusterSabotage,
 }
 
@@ -51,6 +55,16 @@ impl FrontMembers {
         self.present.is_empty() && self.gone.is_empty()
     }
 
+    /// Whether there was a member since the channel was attached, of which the home may know.
+    pub(super) fn were_some(&self) -> bool {
+        self.were_some
+    }
+
+    /// The sum of the hashes of the members.
+    pub(super) fn hash(&self) -> u64 {
+        self.present.values().fold(0, |sum, known| sum.wrapping_add(known.hash))
+    }
+
     /// A client subscribed, or its information changed. Returns what to send on a watch.
     pub(super) fn join(&mut self, client: ClientId, member: Arc<Member>, watch: Option<u64>) -> Option<MemberEvent> {
         let before = self.present.remove(&client).or_else(|| self.gone.remove(&client));
@@ -62,7 +76,9 @@ impl FrontMembers {
             MemberEvent { number, member: WireMember::new(client, &member, acknowledged), gone: false }
         });
         let sent = sent || event.is_some();
-        self.present.insert(client, Known { member, sent, acknowledged, leave_sent: false });
+        let hash = member.hash(client);
+        self.present.insert(client, Known { member, hash, sent, acknowledged, leave_sent: false });
+        self.were_some = true;
         event
     }
 
@@ -87,22 +103,29 @@ impl FrontMembers {
         event
     }
 
-    /// The list for a new watch, in frames.
-    pub(super) fn list(&mut self, number: u64) -> Vec<MemberList> {
+    /// The list for a new watch, in frames. The home answers nothing of an earlier watch.
+    pub(super) fn begin_watch(&mut self, number: u64) -> Vec<MemberList> {
         self.after_list.clear();
-        if self.is_empty() {
-            return Vec::new();
-        }
+        if self.is_empty() { Vec::new() } else { self.list(number) }
+    }
+
+    /// The list, in frames.
+    pub(super) fn list(&mut self, number: u64) -> Vec<MemberList> {
         let wire = |(client, known): (&ClientId, &mut Known)| {
             known.sent = true;
             WireMember::new(*client, &known.member, known.acknowledged)
         };
         let present: Vec<WireMember> = self.present.iter_mut().map(wire).collect();
         self.gone.values_mut().for_each(|known| known.leave_sent = true);
-        let gone: Vec<WireMember> = self.gone.iter_mut().map(wire).collect();
+        // The leaves of the others were sent on this watch.
+        let unsent = self.gone.iter_mut().filter(|(client, _)| !self.after_list.contains_key(client));
+        let gone: Vec<WireMember> = unsent.map(wire).collect();
         let frame = |present, gone| MemberList { number, present, gone, last: false };
         let mut frames: Vec<MemberList> = in_frames(present).into_iter().map(|some| frame(some, Vec::new())).collect();
         frames.extend(in_frames(gone).into_iter().map(|some| frame(Vec::new(), some)));
+        if frames.is_empty() {
+            frames.push(frame(Vec::new(), Vec::new()));
+        }
         if let Some(last) = frames.last_mut() {
             last.last = true;
         }
@@ -172,7 +195,7 @@ mod tests {
 
     /// The users in the list: those that left with a minus, acknowledged ones with `!`.
     fn listed(members: &mut FrontMembers) -> Vec<String> {
-        let frames = members.list(1);
+        let frames = members.begin_watch(1);
         assert!(frames.iter().rev().skip(1).all(|frame| !frame.last) && frames.last().is_none_or(|frame| frame.last));
         let mark = |one: &WireMember| if one.acknowledged { "!" } else { "" };
         let text = |sign: &str, one: &WireMember| format!("{sign}{}{}", one.user, mark(one));
@@ -239,7 +262,7 @@ mod tests {
             let connection_info = Bytes::from(vec![0; 400 << 10]);
             members.join(client, Arc::new(Member { connection_info, ..Member::clone(&member("a")) }), None);
         }
-        let lists = members.list(1);
+        let lists = members.begin_watch(1);
         assert_eq!(lists.iter().map(|list| list.present.len()).collect::<Vec<_>>(), [2; 5]);
         assert_eq!(lists.iter().filter(|list| list.last).count(), 1);
         for client in 0..2500 {

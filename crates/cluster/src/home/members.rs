@@ -11,21 +11,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, log_rarely, shortened};
 
 use super::Home;
 use crate::frame::Kind;
-use crate::frame::members::{MemberDone, MemberEvent, MemberList, WireMember};
+use crate::frame::channels::WatchNumber;
+use crate::frame::members::{MemberCheck, MemberDone, MemberEvent, MemberList, WireMember};
 use crate::hashing::SeededHashes;
 use crate::members::{ClientId, Member, MemberChange};
 use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 
+/// How long a sabotaged home forgets members.
+const EARLY: Duration = Duration::from_secs(3);
+
 /// A member at another node.
 struct Elsewhere {
     node: NodeIndex,
     member: Arc<Member>,
+    /// See [`Member::hash`].
+    hash: u64,
 }
 
 type ChannelMembers = HashMap<Arc<str>, BTreeMap<ClientId, Elsewhere>>;
@@ -36,11 +42,13 @@ pub(super) struct Members {
     hasher: SeededHashes,
     /// How long the members of a node without a link are kept.
     node_ttl: Duration,
+    started: Duration,
 }
 
 impl Members {
-    pub(super) fn new(parts: usize, node_ttl: Duration, hasher: SeededHashes) -> Self {
-        Self { parts: (0..parts).map(|_| Mutex::default()).collect(), hasher, node_ttl }
+    pub(super) fn new(parts: usize, node_ttl: Duration, env: &Env) -> Self {
+        let parts = (0..parts).map(|_| Mutex::default()).collect();
+        Self { parts, hasher: SeededHashes::new(env), node_ttl, started: env.now() }
     }
 
     fn part_of(&self, channel: &str) -> usize {
@@ -62,6 +70,13 @@ impl Members {
             part.remove(name);
         }
         removed
+    }
+
+    /// The sum of the hashes of a node's members in a channel.
+    fn hash(&self, name: &str, node: NodeIndex) -> u64 {
+        let part = self.parts[self.part_of(name)].lock();
+        let of = part.get(name).into_iter().flat_map(BTreeMap::values).filter(|elsewhere| elsewhere.node == node);
+        of.fold(0, |sum, elsewhere| sum.wrapping_add(elsewhere.hash))
     }
 
     /// Removes the members of a node.
@@ -151,17 +166,34 @@ impl Home {
         outbox.send(Kind::MemberDone(MemberDone { number, client: id, gone }).to_bytes());
     }
 
+    /// Compares what a node has told with what is known of its members. A link is in order, so they
+    /// are the same; where they are not, the node sends its list again.
+    pub(crate) fn on_member_check(&self, node: NodeIndex, outbox: &Outbox, check: &MemberCheck) {
+        for (number, hash) in check.numbers.iter().zip(&check.hashes) {
+            let Some((name, _)) = self.watched(node, *number) else { continue };
+            if self.members.hash(&name, node) != *hash {
+                log_rarely!(
+                    warn,
+                    "cluster: the members of the channel {:?} were not those of their node",
+                    shortened(&name)
+                );
+                outbox.send(Kind::MembersWanted(WatchNumber { number: *number }).to_bytes());
+            }
+        }
+    }
+
     /// A client subscribed at a node, or its information changed.
     fn present(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: Member, is_new: bool) {
+        if self.sabotage == ClusterSabotage::EarlyMembersForgotten && self.env.now() < self.members.started + EARLY {
+            return;
+        }
         let member = Arc::new(member);
         let before = {
             let mut part = self.members.parts[self.members.part_of(name)].lock();
             let members = part.entry(name.clone()).or_default();
-            members.insert(client, Elsewhere { node, member: member.clone() })
+            members.insert(client, Elsewhere { node, hash: member.hash(client), member: member.clone() })
         };
-        if let Some(sessions) = self.sessions.get() {
-            sessions.member_changed(name, client, &member, MemberChange::Joined);
-        }
+        self.sessions().member_changed(name, client, &member, MemberChange::Joined);
         if before.is_none() && is_new {
             self.notify(name, client, &member, MemberChange::Joined);
         }
@@ -179,9 +211,7 @@ impl Home {
 
     /// A member has been removed.
     fn left(&self, name: &Arc<str>, client: ClientId, member: &Member) {
-        if let Some(sessions) = self.sessions.get() {
-            sessions.member_changed(name, client, member, MemberChange::Left);
-        }
+        self.sessions().member_changed(name, client, member, MemberChange::Left);
         self.notify(name, client, member, MemberChange::Left);
     }
 
@@ -191,9 +221,7 @@ impl Home {
             return;
         }
         self.announce(name, client, member, change);
-        if let Some(sessions) = self.sessions.get() {
-            sessions.announce(name, client, member, change);
-        }
+        self.sessions().announce(name, client, member, change);
     }
 
     /// Announces a change to the subscribers at other nodes.

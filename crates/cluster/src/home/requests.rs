@@ -154,15 +154,11 @@ impl Home {
                 respond(&outbox, number, listed);
             }),
             Some(Command::Call(call)) => self.env.spawn("cluster call", async move {
-                let body = match home.sessions.get() {
-                    Some(sessions) => Ok(sessions.call(call.body).await),
-                    None => Err(ChannelError::Stopping),
-                };
+                let body = home.sessions().call(call.body).await;
                 // A call may wait for other nodes, so its answer takes its permits afterwards.
-                let bytes = body.as_ref().map_or(0, Bytes::len);
-                let pages = bytes.div_ceil(home.page_bytes).clamp(1, READ_PERMITS);
+                let pages = body.len().div_ceil(home.page_bytes).clamp(1, READ_PERMITS);
                 let _permits = home.read_permits(node, &outbox, pages).await;
-                respond(&outbox, number, body.map(|body| Response { body, ..Response::default() }));
+                respond(&outbox, number, Ok(Response { body, ..Response::default() }));
             }),
             None => respond(&outbox, number, Err(ChannelError::Internal)),
         }
@@ -288,7 +284,7 @@ impl Home {
         channel: &str,
         limit: u64,
     ) -> Result<Response, ChannelError> {
-        let sessions = self.sessions.get().ok_or(ChannelError::Stopping)?;
+        let sessions = self.sessions();
         let (clients, users) = sessions.presence_counts(channel);
         let mut response = Response { clients, users, ..Response::default() };
         if limit > 0 {

@@ -10,8 +10,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClientId, ClusterOptions, LinkEvents, LinkState, LinkStatus, Links, Member,
-    MemberChange, NodeAddress, Roster, Sessions, Transport, Wire,
+    Channels, ChannelsOptions, ClientId, ClusterOptions, ClusterSabotage, LinkEvents, LinkState, LinkStatus, Links,
+    Member, MemberChange, NodeAddress, Roster, Sessions, Transport, Wire,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
@@ -148,6 +148,7 @@ fn options() -> ChannelsOptions {
         tail_bytes_max: TAIL_BYTES,
         outbox_bytes_max: OUTBOX_BYTES,
         node_ttl: NODE_TTL,
+        members_compared: Duration::from_secs(1),
         ..ChannelsOptions::default()
     }
 }
@@ -212,8 +213,19 @@ impl Hub {
     }
 
     pub(crate) async fn start_with(&self, roster: Roster, secret: &str, store: Store) -> Node {
+        self.start_broken(roster, secret, store, ClusterSabotage::None).await
+    }
+
+    pub(crate) async fn start_broken(
+        &self,
+        roster: Roster,
+        secret: &str,
+        store: Store,
+        sabotage: ClusterSabotage,
+    ) -> Node {
         let (own, roster) = (roster.address(roster.own()).to_owned(), Arc::new(roster));
-        let channels = Channels::new(Some(store), roster.clone(), &options(), Env::tokio());
+        let options = ChannelsOptions { sabotage, ..options() };
+        let channels = Channels::new(Some(store), roster.clone(), &options, Env::tokio());
         let sessions = Arc::new(Recorder::default());
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use steadfast_cluster::frame::FRAME_BYTES_MAX;
-use steadfast_cluster::{Attachment, ChannelError, Member, Publish};
+use steadfast_cluster::{Attachment, ChannelError, ClusterSabotage, Member, Publish};
 use steadfast_flow::Env;
 
-use crate::hub::{Hub, NODE_TTL, Node, OUTBOX_BYTES, roster, until};
+use crate::hub::{Hub, NODE_TTL, Node, OUTBOX_BYTES, roster, store, until};
 
 const NODES: [&str; 3] = ["home", "one", "two"];
 
@@ -239,6 +239,27 @@ async fn a_restarted_home_knows_all_members_and_announces_none_again() {
     let without = |user: &str| announced.iter().filter(|one| *one == user).count();
     assert_eq!((without("ann"), without("bob"), without("-bob")), (1, 1, 1), "{announced:?}");
     assert!(without("-ann") <= 1 && without("eve") <= 1, "{announced:?}");
+}
+
+#[tokio::test]
+async fn a_home_that_knows_other_members_than_a_front_gets_its_list() {
+    let hub = Hub::default();
+    let broken = ClusterSabotage::EarlyMembersForgotten;
+    let home = hub.start_broken(roster("home", &NODES, &["home"]), "secret", store().await, broken).await;
+    let (one, two) = (node(&hub, "one").await, node(&hub, "two").await);
+    until(|| home.is_up("one") && home.is_up("two")).await;
+    let _attached = (attach(&one).await, attach(&two).await);
+    join(&one, "ann");
+    join(&two, "bob");
+    one.channels.presence("c", 0).await.expect("answered");
+    assert!(home.sessions.present("c").is_empty(), "it has forgotten the member");
+    let repaired = until(|| sorted(home.sessions.present("c")) == ["ann", "bob"]).await;
+    assert!(repaired < Duration::from_secs(6), "{repaired:?}");
+    leave(&one, "ann");
+    until(|| home.sessions.present("c") == ["bob"]).await;
+    Env::tokio().sleep(Duration::from_millis(2200)).await;
+    assert_eq!(home.sessions.present("c"), ["bob"], "further comparisons change nothing");
+    assert!(two.sessions.announced("c").iter().filter(|one| *one == "-ann").count() == 1);
 }
 
 #[tokio::test]

@@ -15,13 +15,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use steadfast_cluster::{
     Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls,
-    Roster, Transport,
+    Roster, Sessions, Transport,
 };
 use steadfast_flow::{Connection, Env};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::hub::{store, until};
+use crate::hub::{Recorder, store, until};
 
 /// Certificates of two clusters, made with
 /// `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 36500 -subj /CN=c`.
@@ -37,6 +37,8 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
     let env = Env::tokio();
     let roster = Arc::new(Roster::new(own, nodes.to_vec(), &["a".to_owned()]).expect("a roster"));
     let channels = Channels::new(Some(store().await), roster.clone(), &ChannelsOptions::default(), env.clone());
+    let sessions: Arc<dyn Sessions> = Arc::new(Recorder::default());
+    channels.set_sessions(&sessions);
     let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: 1 << 20 };
     let links = Links::new(options, Arc::new(channels), env.clone());
     let door = ClusterDoor::new(links.clone(), env.clone());

@@ -214,7 +214,9 @@ async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compu
     let (stop_rest, rest_stopped) = watch::channel(false);
     let block_ended = start_block(&env, devices, rest_stopped.clone());
     let channels = cluster::channels(config, cluster_port.as_ref(), engine.as_ref().map(Engine::store), &env)?;
-    let links_ended = cluster_port.map(|port| port.start(config, &env, &state, &channels, &rest_stopped));
+    let mut links_ended = None;
+    let (connected, links) = (channels.clone(), &mut links_ended);
+    let connect = || *links = cluster_port.map(|port| port.start(config, &env, &state, &connected, &rest_stopped));
     let control = bind_control(data);
     let pool = engine.clone().zip(keys).map(|(engine, keys)| PoolParts { engine, keys, compute, requests });
     let ready = || {
@@ -225,7 +227,8 @@ async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compu
             addresses.1
         ));
     };
-    let served = serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, &mut signals, ready);
+    let starts = Starts { connect, ready };
+    let served = serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, &mut signals, starts);
     let served = served.await;
     state.stopping();
     let _ = stop_rest.send(true);
@@ -307,6 +310,14 @@ fn bind_control(data: &DataDir) -> Option<ControlSocket> {
         .ok()
 }
 
+/// What happens once while the ports start.
+struct Starts<C, R> {
+    /// Opens the links to other nodes, once the sessions can take what they tell.
+    connect: C,
+    /// Announces that all ports serve.
+    ready: R,
+}
+
 /// Serves the ports until a signal, and completes the accepted requests.
 #[allow(clippy::too_many_arguments, reason = "the one place where all parts meet")]
 async fn serve_ports(
@@ -317,7 +328,7 @@ async fn serve_ports(
     (port, live, channels): (Port, Option<LivePort>, Channels),
     control: Option<ControlSocket>,
     signals: &mut Signals,
-    ready: impl FnOnce(),
+    starts: Starts<impl FnOnce(), impl FnOnce()>,
 ) -> Result<(), String> {
     let edge = match &pool {
         Some(pool) => s3::open_edge(config, pool.engine.store(), env).await?,
@@ -326,6 +337,7 @@ async fn serve_ports(
     let (stop, stopped) = watch::channel(false);
     let live = live.map(|live| live.serve(config, channels.clone(), env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
+    (starts.connect)();
     let pool = pool.map(|parts| parts.open(config, (node.clone(), channels), edge, env)).transpose()?;
     let (pool, forwarder) = pool.unzip();
     // Without the live port no client publishes.
@@ -345,7 +357,7 @@ async fn serve_ports(
         Some(pool) => start(env, port, S3PortDoor(pool.door), stopped, deadline),
         None => start(env, port, FrontDoor::new(config, env), stopped, deadline),
     };
-    ready();
+    (starts.ready)();
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: accepted requests are completed; a second signal stops at once");
     state.stopping();

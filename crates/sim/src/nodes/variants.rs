@@ -40,7 +40,7 @@ pub(crate) enum Defect {
 
 use Defect::{Cluster, Session, Store};
 
-const NAMES: [(&str, Defect); 23] = [
+const NAMES: [(&str, Defect); 24] = [
     ("read-before-watch", Cluster(C::ReadBeforeWatch)),
     ("watch-number-ignored", Cluster(C::WatchNumberIgnored)),
     ("no-last-position", Cluster(C::NoLastPosition)),
@@ -59,6 +59,7 @@ const NAMES: [(&str, Defect); 23] = [
     ("no-snapshot", Cluster(C::NoSnapshot)),
     ("forgotten-leaves", Cluster(C::ForgottenLeaves)),
     ("announced-forever", Cluster(C::AnnouncedForever)),
+    ("early-members-forgotten", Cluster(C::EarlyMembersForgotten)),
     ("publish-before-flush", Store(S::PublishBeforeFlush)),
     ("fan-out-order", Store(S::FanOutOrder)),
     ("offset-reused", Store(S::OffsetReused)),
@@ -163,6 +164,10 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
             plan.faults.weights.breaks = plan.faults.weights.breaks.max(4);
         }
         Cluster(C::NoSnapshot | C::ForgottenLeaves) => members(plan),
+        Cluster(C::EarlyMembersForgotten) => {
+            members(plan);
+            plan.faults.weights.homes = 6;
+        }
         Cluster(C::AnnouncedForever) => {
             members(plan);
             plan.faults.weights = Weights { breaks: 0, blocks: 1, lags: 0, stalls: 0, homes: 0, fronts: 0 };
