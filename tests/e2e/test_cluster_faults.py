@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from harness import networks, wait
 from harness.cluster import Nodes
 from harness.delivery import Publishers, Sessions, check, check_all, check_kept, summary
+from harness.events import history
 from harness.live import API_KEY, SECRET, api, restart
 
 HISTORY = {"history_size": 200_000, "history_ttl": "1h", "force_recovery": True, "allow_subscribe_for_client": True}
@@ -273,3 +275,63 @@ def test_a_front_that_stops_slows_no_other_and_costs_the_home_little_memory(make
         assert during < 3 * before + 20
         outbox_mib = home.metric("steadfast_cluster_outbox_limit_bytes") / (1 << 20)
         assert growth_mib < outbox_mib + 64
+
+
+class Repeating(threading.Thread):
+    """Publishes with idempotency keys. It repeats each publication until it is answered, and then once more."""
+
+    def __init__(self, servers, channel):
+        super().__init__(daemon=True)
+        self.servers, self.channel, self.stopped = servers, channel, threading.Event()
+        self.offsets, self.repeated, self.wrong = {}, 0, []
+
+    def attempt(self, server, number):
+        """The offset; None: there is no answer yet."""
+        try:
+            answer = api(server, "publish", channel=self.channel, data={"n": number}, idempotency_key=f"key {number}")
+        except OSError:
+            return None
+        return answer["result"]["offset"] if "result" in answer else None
+
+    def run(self):
+        for number in itertools.count():
+            if self.stopped.is_set():
+                return
+            for attempt in itertools.count():
+                offset = self.attempt(self.servers[(number + attempt) % len(self.servers)], number)
+                if offset is not None:
+                    break
+                self.repeated += 1
+                time.sleep(0.01)
+            self.offsets[number] = offset
+            again = self.attempt(self.servers[number % len(self.servers)], number)
+            if again not in (None, offset):
+                self.wrong.append((number, offset, again))
+
+
+@pytest.mark.timeout(3600)
+def test_repetitions_with_a_key_are_stored_once_over_restarts_of_the_home(make_server, tmp_path, request, rng, capsys):
+    """Whether the home is killed or stopped, and whichever node is asked."""
+    nodes = Nodes(make_server, names=["home", "one"], homes=["home"])
+    home, one = servers = nodes.make_live(tmp_path, CONFIG)
+    publishers = [Repeating(servers if number % 2 else [one], f"channel{number}") for number in range(8)]
+    for publisher in publishers:
+        publisher.start()
+    for turn in range(200 if request.config.getoption("--long") else 5):
+        time.sleep(rng.uniform(0.05, 0.3))
+        home.kill() if turn % 2 else home.stop()
+        restart(home)
+        nodes.connected()
+    for publisher in publishers:
+        publisher.stopped.set()
+    for publisher in publishers:
+        publisher.join(60)
+        assert not publisher.wrong, "a repetition has the position of the first one"
+        publications = history(home, publisher.channel)
+        stored = {publication["data"]["n"]: publication["offset"] for publication in publications}
+        assert len(stored) == len(publications), "none is stored twice"
+        assert stored == publisher.offsets, "all that was answered is stored, where the answer said"
+    with capsys.disabled():
+        stored, repeated = (sum(counts) for counts in
+                            zip(*[(len(publisher.offsets), publisher.repeated) for publisher in publishers]))
+        print(f" {stored} publications, {repeated} repetitions without an answer ", end="")

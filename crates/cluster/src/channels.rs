@@ -20,6 +20,7 @@ use crate::frame::channels::{Command, WireClear, WirePublish};
 use crate::frame::members::{WireMember, WirePresence};
 use crate::front::{Front, HistoryBounds};
 use crate::home::Home;
+use crate::keys::KeyHash;
 use crate::members::{ClientId, Member, MemberChange};
 use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
@@ -237,7 +238,7 @@ impl Channels {
         let RemoteChannel { front, name, home } = channel;
         let (unkeyed, to) = (Publish { body, key: String::new(), permit: None }, name.clone());
         let submit = async move { forward(&front, home, &to, Some(terms), unkeyed) };
-        self.0.home.keyed(&name, key, permit, submit)
+        self.0.home.keyed(name, None, KeyHash::new(&key), permit, submit)
     }
 
     /// Submits a publication that is only delivered. Those of one caller to one channel stay in
@@ -370,7 +371,7 @@ impl Channels {
             watches: home.watches() as u64,
             publications_sent: home.publications(),
             publications_received: counters.publications.load(Relaxed),
-            histories_read: home.histories.load(Relaxed),
+            histories_read: home.requests.histories.load(Relaxed),
             histories_requested: counters.history_requests.load(Relaxed),
             resets: counters.resets.load(Relaxed),
             gaps: counters.gaps.load(Relaxed),
@@ -426,6 +427,10 @@ impl LinkEvents for Channels {
             _ => return Err("the other node sent an unexpected frame".to_owned()),
         }
         Ok(())
+    }
+
+    fn finish(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.home.requests.finish())
     }
 
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {

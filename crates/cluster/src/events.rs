@@ -21,6 +21,9 @@ pub trait LinkEvents: Send + Sync + 'static {
     /// The frame is against the protocol: the link is closed. The text is for operators.
     fn on_frame(&self, node: NodeIndex, outbox: &Outbox, kind: Kind) -> Result<(), String>;
 
+    /// No more requests are taken. Completes when those under way are answered.
+    fn finish(&self) -> BoxFuture<'_, ()>;
+
     /// Completes when more frames can be handled; `None`: they can.
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>>;
 }

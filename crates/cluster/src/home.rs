@@ -8,7 +8,7 @@ mod requests;
 mod watchers;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
 use members::Members;
-use requests::{Publisher, page_bytes, publications};
+use requests::{Publisher, Requests, publications};
 use watchers::{Watcher, Watchers};
 
 const PARTS: usize = 64;
@@ -95,10 +95,7 @@ pub(crate) struct Home {
     pub(crate) sabotage: ClusterSabotage,
     fronts: Vec<Mutex<FrontLink>>,
     members: Members,
-    /// Bytes of publications in a page.
-    page_bytes: usize,
-    /// Histories read for other nodes since the start.
-    pub(crate) histories: AtomicU64,
+    pub(crate) requests: Requests,
 }
 
 impl Home {
@@ -106,16 +103,15 @@ impl Home {
     pub(crate) fn new(nodes: usize, store: Option<Store>, options: &ChannelsOptions, env: Env) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            keys: Keys::new(env.clone()),
+            keys: Keys::new(env.clone(), options.sabotage),
             disks: store,
             sessions: OnceLock::new(),
             watchers: Watchers::new(PARTS, SeededHashes::new(&env)),
             members: Members::new(PARTS, options.node_ttl, &env),
             sabotage: options.sabotage,
+            requests: Requests::new(options.outbox_bytes_max),
             fronts: (0..nodes).map(|_| Mutex::new(FrontLink::new(publications(options, &env)))).collect(),
             env,
-            page_bytes: page_bytes(options.outbox_bytes_max),
-            histories: AtomicU64::new(0),
         })
     }
 
@@ -308,9 +304,9 @@ impl Home {
         from: Position,
     ) -> Result<Option<History>, ChannelError> {
         let _permits = self.read_permits(node, outbox, 1).await?;
-        self.histories.fetch_add(1, Relaxed);
+        self.requests.histories.fetch_add(1, Relaxed);
         let query = HistoryQuery { since: Some(from), limit: ANSWER_PUBLICATIONS_MAX, reverse: false };
-        let history = handle.history_within(query, self.page_bytes).await?;
+        let history = handle.history_within(query, self.requests.page_bytes).await?;
         let any = self.sabotage == ClusterSabotage::MissingIgnored;
         Ok(Some(history).filter(|history| any || history.complete))
     }

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
 use steadfast_flow::{Env, log_rarely};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::events::LinkEvents;
 use crate::handshake::{Identity, Peer, Refusal, random_bytes};
@@ -21,6 +21,11 @@ use crate::transport::Transport;
 
 /// Time that opening a link and its handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(3);
+
+/// Time that a stop waits for the answers to requests of other nodes, and for their closing of the
+/// links.
+const ANSWERS: Duration = Duration::from_secs(2);
+const CLOSE: Duration = Duration::from_secs(1);
 
 /// Pause before a link is opened again, and the random time that is added to it, milliseconds.
 const RETRY_MS: (u64, u64) = (300, 300);
@@ -110,17 +115,39 @@ impl Links {
     }
 
     /// Opens the links to the nodes whose names are less than this one's; the others open theirs.
-    /// A lost link is opened again until `stop` is set; then all links are closed.
-    pub fn start(&self, transport: &Arc<dyn Transport>, stop: &watch::Receiver<bool>) {
+    /// A lost link is opened again until `stop` is set. Then the requests under way are answered,
+    /// and all links are closed; the receiver completes.
+    pub fn start(&self, transport: &Arc<dyn Transport>, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
         let (roster, env) = (self.roster(), &self.0.env);
         for node in roster.nodes().filter(|node| roster.name(*node) < roster.name(roster.own())) {
             env.spawn_critical("cluster link", self.clone().keep_open(node, transport.clone(), stop.clone()));
         }
         let (links, mut stop) = (self.clone(), stop.clone());
+        let (done, ended) = oneshot::channel();
         env.spawn("cluster stop", async move {
             let _ = stop.wait_for(|stop| *stop).await;
-            links.0.slots.iter().filter_map(|slot| slot.newest.lock().outbox.clone()).for_each(|outbox| outbox.close());
+            links.close().await;
+            let _ = done.send(());
         });
+        ended
+    }
+
+    /// Answers the requests under way, and closes all links.
+    async fn close(&self) {
+        let Inner { events, env, slots, .. } = &*self.0;
+        if env.timeout(ANSWERS, events.finish()).await.is_none() {
+            tracing::warn!("cluster: requests of other nodes are not answered, because they take too long");
+        }
+        let outboxes = || slots.iter().filter_map(|slot| slot.newest.lock().outbox.clone());
+        outboxes().for_each(|outbox| outbox.finish());
+        // The other nodes close their side when they have got all.
+        let closed = async {
+            for slot in slots {
+                drop(slot.serving.lock().await);
+            }
+        };
+        let _ = env.timeout(CLOSE, closed).await;
+        outboxes().for_each(|outbox| outbox.close());
     }
 
     async fn keep_open(self, node: NodeIndex, transport: Arc<dyn Transport>, mut stop: watch::Receiver<bool>) {

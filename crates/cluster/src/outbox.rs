@@ -1,7 +1,7 @@
 //! The frames of a link that wait to be sent, bounded in bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
@@ -15,6 +15,8 @@ struct Shared {
     bytes: AtomicU64,
     /// Woken when a frame was sent.
     sent: Notify,
+    /// Nothing more may be added.
+    finished: AtomicBool,
     /// True once the outbox is closed: nothing more is sent.
     closed: watch::Sender<bool>,
 }
@@ -41,14 +43,16 @@ impl Outbox {
         #[allow(clippy::disallowed_methods, reason = "`bytes_max` bounds it")]
         let (queue, frames) = mpsc::unbounded_channel::<Bytes>();
         let (bytes, closed) = (AtomicU64::new(0), watch::Sender::new(false));
-        let shared = Arc::new(Shared { bytes_max, sabotage, bytes, sent: Notify::new(), closed });
+        let finished = AtomicBool::new(false);
+        let shared = Arc::new(Shared { bytes_max, sabotage, bytes, sent: Notify::new(), finished, closed });
         let receiver = (frames, shared.clone(), shared.closed.subscribe());
         let frames = stream::unfold(receiver, async |(mut frames, shared, mut closed)| {
             let frame = tokio::select! {
                 biased;
                 _ = closed.wait_for(|closed| *closed) => None,
                 frame = frames.recv() => frame,
-            }?;
+            }
+            .filter(|frame| !frame.is_empty())?;
             shared.bytes.fetch_sub(frame.len() as u64, Relaxed);
             shared.sent.notify_waiters();
             Some((frame, (frames, shared, closed)))
@@ -59,6 +63,10 @@ impl Outbox {
     /// Adds a frame. A full outbox is closed: a link never drops a frame and continues. Returns
     /// whether the frame was added.
     pub fn send(&self, frame: Bytes) -> bool {
+        debug_assert!(!frame.is_empty(), "a frame has a head");
+        if self.shared.finished.load(Relaxed) {
+            return false;
+        }
         let len = frame.len() as u64;
         if self.shared.bytes.fetch_add(len, Relaxed) + len > self.shared.bytes_max {
             if self.shared.sabotage == ClusterSabotage::FrameDropped {
@@ -68,6 +76,13 @@ impl Outbox {
             self.close();
         }
         !*self.shared.closed.borrow() && self.queue.send(frame).is_ok()
+    }
+
+    /// Ends the link when the frames in the outbox are sent. No more are added.
+    pub(crate) fn finish(&self) {
+        self.shared.finished.store(true, Relaxed);
+        // An empty frame ends the stream.
+        let _ = self.queue.send(Bytes::new());
     }
 
     /// Bytes that wait to be sent.
@@ -133,6 +148,11 @@ mod tests {
         assert!(!outbox.send(Bytes::from_static(b"x")));
         assert!(outbox.is_overrun());
         outbox.closed().await;
+        let (finished, left) = Outbox::new(10);
+        assert!(finished.send(Bytes::from_static(b"one")));
+        finished.finish();
+        assert!(!finished.send(Bytes::from_static(b"two")) && !finished.is_closed());
+        assert_eq!(left.collect::<Vec<_>>().await, [Bytes::from_static(b"one")]);
         assert_eq!(frames.next().await, None, "nothing is sent after a frame that was not");
     }
 }

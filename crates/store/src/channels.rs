@@ -6,6 +6,7 @@
 //! without a gap, or learns that there is one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_log::{Durability, Priority};
@@ -30,6 +31,17 @@ pub struct Publication {
     pub body: Bytes,
 }
 
+/// An idempotency key that is stored with its publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredKey {
+    /// A hash of the key.
+    pub key: u128,
+    /// Position of the publication.
+    pub position: Position,
+    /// Time since the publication.
+    pub age: Duration,
+}
+
 /// A publication to be stored.
 #[derive(Debug, Clone)]
 pub struct NewPublication {
@@ -43,6 +55,8 @@ pub struct NewPublication {
     pub durability: Durability,
     /// Whether it may use space reserved for deletes, which must succeed for space to become free.
     pub priority: Priority,
+    /// A hash of its idempotency key. The store keeps it with the publication.
+    pub key: Option<u128>,
 }
 
 /// TTL of publications that are kept until removed: 100 years, in milliseconds.

@@ -27,7 +27,9 @@ pub use api::{
     ObjectInfo, PartChoice, PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, WEAK_ETAG, Written,
 };
 pub use cache::CacheStatus;
-pub use channels::{ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published};
+pub use channels::{
+    ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published, StoredKey,
+};
 pub use clock::ClockStatus;
 pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
 pub use evictor::{Evictor, EvictorSlot};

@@ -1,20 +1,21 @@
 //! Requests of other nodes to the home of a channel.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use prost::Message;
 use steadfast_flow::{Budget, Env, Permit};
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{ChannelHandle, ChannelSink, HistoryQuery, NewPublication, Position, Publication};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::{ANSWER_PERMITS, ANSWER_PUBLICATIONS_MAX, FrontLink, Home, READ_PERMITS};
 use crate::error::ChannelError;
 use crate::frame::channels::{Command, Request, Response, WireHistoryQuery, WirePublish, WireStore, to_wire};
 use crate::frame::members::WireMember;
 use crate::frame::{FRAME_BYTES_MAX, Kind};
+use crate::keys::KeyHash;
 use crate::options::ChannelsOptions;
 use crate::outbox::Outbox;
 use crate::publish::{Accepted, Publish, StoreTerms};
@@ -25,8 +26,43 @@ use crate::roster::NodeIndex;
 const PAGES: u64 = 64;
 const PAGE_BYTES_MAX: u64 = 1 << 20;
 
+/// Requests of all other nodes that may be under way; other bounds are lower.
+const UNDER_WAY_MAX: u32 = 1 << 24;
+
+/// The requests of other nodes.
+pub(crate) struct Requests {
+    /// A permit for each one that is under way. A stop takes all of them.
+    under_way: Arc<Semaphore>,
+    /// Bytes of publications in a page of an answer.
+    pub(super) page_bytes: usize,
+    /// Histories read since the start.
+    pub(crate) histories: AtomicU64,
+}
+
+impl Requests {
+    pub(super) fn new(outbox_bytes_max: u64) -> Self {
+        let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX as usize));
+        Self { under_way, page_bytes: page_bytes(outbox_bytes_max), histories: AtomicU64::new(0) }
+    }
+
+    /// A request begins, and is under way until the permit is dropped.
+    ///
+    /// # Errors
+    /// The node stops.
+    fn begin(&self) -> Result<OwnedSemaphorePermit, ChannelError> {
+        self.under_way.clone().try_acquire_owned().map_err(|_| ChannelError::Stopping)
+    }
+
+    /// Refuses further requests, and waits until those under way are answered.
+    pub(crate) async fn finish(&self) {
+        if let Ok(all) = self.under_way.acquire_many(UNDER_WAY_MAX).await {
+            all.forget();
+        }
+    }
+}
+
 /// Bytes of publications in a page.
-pub(super) fn page_bytes(outbox_bytes_max: u64) -> usize {
+fn page_bytes(outbox_bytes_max: u64) -> usize {
     (outbox_bytes_max / PAGES).clamp(1, PAGE_BYTES_MAX) as usize
 }
 
@@ -42,6 +78,7 @@ pub(super) struct QueuedPublish {
     channel: String,
     publish: WirePublish,
     permit: Permit,
+    under_way: OwnedSemaphorePermit,
 }
 
 /// Queue of a task that submits publications.
@@ -57,14 +94,19 @@ pub(super) fn publications(options: &ChannelsOptions, env: &Env) -> Budget {
 ///
 /// # Errors
 /// [`ChannelError::Busy`] when the memory of the link or the queue is full.
-fn queue(front: &FrontLink, at: usize, number: u64, channel: String, publish: WirePublish) -> Result<(), ChannelError> {
+fn queue(
+    front: &FrontLink,
+    at: usize,
+    (number, channel, publish): (u64, String, WirePublish),
+    under_way: OwnedSemaphorePermit,
+) -> Result<(), ChannelError> {
     // One publication always fits.
     let bytes = front.publications.clamp((channel.len() + publish.encoded_len()) as u64);
     let permit = front.publications.try_acquire(bytes).map_err(|_| ChannelError::Busy)?;
     // The frame shares its memory with other frames: a copy frees it.
     let publish = WirePublish { body: Bytes::copy_from_slice(&publish.body), ..publish };
     let publisher = front.publishers.get(at).ok_or(ChannelError::Busy)?;
-    publisher.try_send(QueuedPublish { number, channel, publish, permit }).map_err(|_| ChannelError::Busy)
+    publisher.try_send(QueuedPublish { number, channel, publish, permit, under_way }).map_err(|_| ChannelError::Busy)
 }
 
 impl From<WireStore> for StoreTerms {
@@ -133,32 +175,40 @@ impl Home {
         let Request { number, channel, command } = request;
         let Some(home) = self.me.upgrade() else { return };
         let outbox = outbox.clone();
+        let under_way = match self.requests.begin() {
+            Ok(under_way) => under_way,
+            Err(error) => return respond(&outbox, number, Err(error)),
+        };
         match command {
             Some(Command::Publish(publish)) => {
                 let front = self.front(node).lock();
                 let at = self.watchers.spread(&channel, PUBLISHERS);
-                if let Err(error) = queue(&front, at, number, channel, publish) {
+                if let Err(error) = queue(&front, at, (number, channel, publish), under_way) {
                     respond(&outbox, number, Err(error));
                 }
             }
             Some(Command::History(query)) => self.env.spawn("cluster history", async move {
                 let history = home.history_for(node, &outbox, &channel, query).await;
                 respond(&outbox, number, history);
+                drop(under_way);
             }),
             Some(Command::Clear(_)) => self.env.spawn("cluster history removal", async move {
                 let cleared = home.clear(&channel).await;
                 respond(&outbox, number, cleared.map(|()| Response::default()));
+                drop(under_way);
             }),
             Some(Command::Presence(presence)) => self.env.spawn("cluster presence", async move {
                 let listed = home.presence_for(node, &outbox, &channel, presence.limit).await;
                 respond(&outbox, number, listed);
+                drop(under_way);
             }),
             Some(Command::Call(call)) => self.env.spawn("cluster call", async move {
                 let body = home.sessions().call(call.body).await;
                 // A call may wait for other nodes, so its answer takes its permits afterwards.
-                let pages = body.len().div_ceil(home.page_bytes).clamp(1, READ_PERMITS);
+                let pages = body.len().div_ceil(home.requests.page_bytes).clamp(1, READ_PERMITS);
                 let _permits = home.read_permits(node, &outbox, pages).await;
                 respond(&outbox, number, Ok(Response { body, ..Response::default() }));
+                drop(under_way);
             }),
             None => respond(&outbox, number, Err(ChannelError::Internal)),
         }
@@ -170,7 +220,7 @@ impl Home {
         if let Some(keep_up) = self.keep_up() {
             keep_up.await;
         }
-        let QueuedPublish { number, channel, publish: WirePublish { body, store, key }, permit } = queued;
+        let QueuedPublish { number, channel, publish: WirePublish { body, store, key }, permit, under_way } = queued;
         let (outbox, mut permit) = (outbox.clone(), Some(permit));
         // A publication with a key may outlive its answer.
         let publish = Publish { body, permit: permit.take_if(|_| !key.is_empty()), key };
@@ -182,7 +232,7 @@ impl Home {
         match accepted {
             Ok(accepted) => self.env.spawn("cluster publication", async move {
                 accepted.report(|committed| respond(&outbox, number, committed.map(at))).await;
-                drop(permit);
+                drop((permit, under_way));
             }),
             Err(error) => respond(&outbox, number, Err(error)),
         }
@@ -196,37 +246,46 @@ impl Home {
         publish: Publish,
     ) -> Result<Accepted, ChannelError> {
         let Publish { body, key, permit } = publish;
-        let name = handle.name().clone();
+        let key = (!key.is_empty()).then(|| KeyHash::new(&key));
+        let stored = handle.clone();
         let submit = async move {
             if terms.leaves_percent > 0 && handle.spare_percent()? < terms.leaves_percent {
                 return Err(ChannelError::DiskNearlyFull);
             }
             let StoreTerms { history_size, history_ttl_ms, durability, priority, .. } = terms;
-            let new = NewPublication { body, history_size, history_ttl_ms, durability, priority };
+            let new =
+                NewPublication { body, history_size, history_ttl_ms, durability, priority, key: key.map(|key| key.0) };
             Ok(Accepted::Pending(handle.submit(new).await?))
         };
-        if key.is_empty() { submit.await } else { Ok(self.keyed(&name, key, permit, submit)) }
+        match key {
+            None => submit.await,
+            Some(key) => Ok(self.keyed(stored.name().clone(), Some(stored), key, permit, submit)),
+        }
     }
 
     /// Delivers a publication of a channel of this node, here and to other nodes, without storing
     /// it.
     pub(crate) async fn deliver(&self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
         let Publish { body, key, permit } = publish;
-        let (Some(home), name) = (self.me.upgrade(), Arc::from(channel)) else { return Err(ChannelError::Stopping) };
+        let (Some(home), name) = (self.me.upgrade(), Arc::<str>::from(channel)) else {
+            return Err(ChannelError::Stopping);
+        };
+        let to = name.clone();
         let submit = async move {
             let publication = Arc::new(Publication { offset: 0, time_ms: home.env.wall_ms(), body });
-            home.published(&name, 0, &publication);
+            home.published(&to, 0, &publication);
             Ok(Accepted::Delivered)
         };
-        if key.is_empty() { submit.await } else { Ok(self.keyed(channel, key, permit, submit)) }
+        if key.is_empty() { submit.await } else { Ok(self.keyed(name, None, KeyHash::new(&key), permit, submit)) }
     }
 
     /// Publishes once for all attempts with a key. The key stays in flight until the result is
-    /// certain, so a retry never publishes twice.
+    /// certain, so a retry never publishes twice. `stored`: the channel keeps keys.
     pub(crate) fn keyed(
         &self,
-        channel: &str,
-        key: String,
+        channel: Arc<str>,
+        stored: Option<ChannelHandle>,
+        key: KeyHash,
         permit: Option<Permit>,
         submit: impl Future<Output = Result<Accepted, ChannelError>> + Send + 'static,
     ) -> Accepted {
@@ -235,8 +294,8 @@ impl Home {
             drop(permit);
             published
         };
-        let (keys, channel) = (self.keys.clone(), channel.to_owned());
-        Accepted::Keyed(Box::pin(async move { keys.once(&channel, &key, publishing).await }))
+        let keys = self.keys.clone();
+        Accepted::Keyed(Box::pin(async move { keys.once(&channel, stored.as_ref(), key, publishing).await }))
     }
 
     fn handle(&self, channel: &str) -> Result<ChannelHandle, ChannelError> {
@@ -267,9 +326,10 @@ impl Home {
         channel: &str,
         query: WireHistoryQuery,
     ) -> Result<Response, ChannelError> {
-        let bytes_max = usize::try_from(query.bytes_max).unwrap_or(usize::MAX).min(ANSWER_PERMITS * self.page_bytes);
-        let _permits = self.read_permits(node, outbox, bytes_max.div_ceil(self.page_bytes).max(1)).await?;
-        self.histories.fetch_add(1, Relaxed);
+        let bytes_max =
+            usize::try_from(query.bytes_max).unwrap_or(usize::MAX).min(ANSWER_PERMITS * self.requests.page_bytes);
+        let _permits = self.read_permits(node, outbox, bytes_max.div_ceil(self.requests.page_bytes).max(1)).await?;
+        self.requests.histories.fetch_add(1, Relaxed);
         let query = query.query();
         let query = HistoryQuery { limit: query.limit.min(ANSWER_PUBLICATIONS_MAX), ..query };
         let history = self.handle(channel)?.history_within(query, bytes_max).await?;
@@ -295,7 +355,7 @@ impl Home {
             response.members = wire
                 .take_while(|member| {
                     bytes += member.encoded_len();
-                    bytes <= ANSWER_PERMITS * self.page_bytes
+                    bytes <= ANSWER_PERMITS * self.requests.page_bytes
                 })
                 .collect();
             if response.members.len() < count {

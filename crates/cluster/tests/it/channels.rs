@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_cluster::{Accepted, Attachment, Channel, ChannelError, HistoryBounds, Publish, StoreTerms};
+use steadfast_cluster::{Accepted, Attachment, Channel, ChannelError, Channels, HistoryBounds, Publish, StoreTerms};
+use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
-use steadfast_log::{Durability, Priority};
-use steadfast_store::{HistoryQuery, Position, Publication};
+use steadfast_log::{Durability, FormatOptions, Log, Priority};
+use steadfast_store::{HistoryQuery, IndexKind, Position, Publication, Store, StoreOptions};
 
 use crate::hub::{Event, Hub, Node, TAIL_BYTES, roster, store, until};
 
@@ -88,6 +89,43 @@ async fn a_publication_of_any_node_reaches_all_in_the_same_order() {
     let epoch = history.position.epoch;
     let history = open(&one, "c").history_within(since(97, epoch), usize::MAX).await.expect("read");
     assert_eq!((history.publications.len(), history.complete), (3, true));
+}
+
+#[tokio::test]
+async fn a_repetition_with_a_key_is_known_over_a_restart() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+    let (env, options) = (Env::tokio(), FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() });
+    Log::format(&disk, &env, &options).await.expect("formats");
+    let kept = IndexKind::memory();
+    for (turn, index) in [kept.clone(), kept.clone(), IndexKind::memory()].into_iter().enumerate() {
+        let (store, _) = Store::open(disk.clone(), index, env.clone(), StoreOptions::default()).await.expect("opens");
+        let channels = Channels::alone(store.clone(), env.clone());
+        let channel = channels.open("c").expect("a channel");
+        let publish = async |key: &str| {
+            let accepted = channels.submit(&channel, terms(300), message("x", key)).await.expect("accepted");
+            accepted.committed().await.expect("published").offset
+        };
+        // Far behind the newest one, and among many without a key.
+        if turn == 0 {
+            assert_eq!((publish("first").await, publish("second").await), (1, 2));
+            for _ in 0..200 {
+                publish("").await;
+            }
+        }
+        let turn = turn as u64;
+        assert_eq!(publish(&format!("of turn {turn}")).await, 203 + turn);
+        for _ in 0..2 {
+            assert_eq!((publish("second").await, publish("first").await), (2, 1), "turn {turn}");
+        }
+        assert_eq!(publish("of turn 0").await, 203);
+        store.close().await.expect("closed");
+    }
+    let (store, _) = Store::open(disk, kept, env.clone(), StoreOptions::default()).await.expect("opens");
+    let channels = Channels::alone(store, env);
+    channels.clear("c").await.expect("cleared");
+    let channel = channels.open("c").expect("a channel");
+    let accepted = channels.submit(&channel, terms(300), message("x", "second")).await.expect("accepted");
+    assert_eq!(accepted.committed().await.expect("published").offset, 206, "a key ends with its publication");
 }
 
 #[tokio::test]

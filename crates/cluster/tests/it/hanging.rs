@@ -167,3 +167,25 @@ async fn publications_of_any_node_are_answered_while_the_disk_hangs() {
     let expected: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     assert_eq!(home.sessions.payloads("c")[2..102], expected);
 }
+
+#[tokio::test]
+async fn a_home_that_stops_answers_the_requests_under_way() {
+    let ([home, one], disk) = cluster(&Hub::default()).await;
+    submit(&one, "first", "").await.committed().await.expect("committed");
+    disk.on();
+    let mut pending = Vec::new();
+    for n in 0..50 {
+        pending.push(submit(&one, n.to_string(), if n % 2 == 0 { "" } else { "key" }).await);
+    }
+    // The home has them, and counts no request that follows its stop.
+    until(|| one.link("home").outbox_bytes == 0).await;
+    one.channels.presence("c", 0).await.expect("answered");
+    home.stop();
+    let late = submit(&one, "late", "").await.committed().await;
+    assert_eq!(late, Err(ChannelError::Stopping));
+    assert!(one.is_up("home"), "the link waits for the answers");
+    disk.off();
+    let answers = join_all(pending.into_iter().map(Accepted::committed)).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    until(|| !one.is_up("home")).await;
+}

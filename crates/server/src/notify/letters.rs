@@ -48,6 +48,7 @@ fn new(publication: &Publication, max: u64) -> NewPublication {
         history_ttl_ms: FOR_EVER_MS,
         durability: Durability::Sync,
         priority: Priority::Delete,
+        key: None,
     }
 }
 

@@ -369,6 +369,7 @@ impl Forwarder {
                     history_ttl_ms: FOR_EVER_MS,
                     durability: Durability::Sync,
                     priority: Priority::Delete,
+                    key: None,
                 };
                 let later = |e: steadfast_store::StoreError| PublishFailure::Later(e.to_string());
                 let answer = queue.channel.get().map_err(later)?.submit(new).await.map_err(later)?;

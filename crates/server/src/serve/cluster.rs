@@ -30,7 +30,7 @@ const CONNECTIONS_MIN: usize = 64;
 /// out.
 const ADDRESS_SHARE_PERCENT: usize = 25;
 
-/// Time that a stop waits for the links; they end at once.
+/// Time that a stop waits for the connections of links that have ended.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Maximum number of connections to the port for links; 0 without a cluster.
@@ -96,7 +96,7 @@ impl ClusterPort {
     }
 
     /// Opens the links and serves those of other nodes until `stop` is set. The receiver completes
-    /// when the port is closed.
+    /// when requests under way are answered and the port is closed.
     pub(super) fn start(
         self,
         config: &Config,
@@ -104,13 +104,23 @@ impl ClusterPort {
         state: &State,
         channels: &Channels,
         stop: &watch::Receiver<bool>,
-    ) -> oneshot::Receiver<usize> {
+    ) -> oneshot::Receiver<()> {
         let Self { port, roster, secret, transport, .. } = self;
         let options = ClusterOptions { roster, secret, outbox_bytes_max: config.cluster.outbox.0 };
         let links = Links::new(options, Arc::new(channels.clone()), env.clone());
         state.cluster(links.clone(), channels.clone());
-        links.start(&transport, stop);
-        start(env, port, LinkDoor(ClusterDoor::new(links, env.clone())), stop.clone(), STOP_DEADLINE)
+        let links_ended = links.start(&transport, stop);
+        let (stop_port, port_stopped) = watch::channel(false);
+        let door = LinkDoor(ClusterDoor::new(links, env.clone()));
+        let port_ended = start(env, port, door, port_stopped, STOP_DEADLINE);
+        let (done, ended) = oneshot::channel();
+        env.spawn_critical("cluster", async move {
+            let _ = links_ended.await;
+            let _ = stop_port.send(true);
+            let _ = port_ended.await;
+            let _ = done.send(());
+        });
+        ended
     }
 }
 

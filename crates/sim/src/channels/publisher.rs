@@ -82,6 +82,7 @@ impl Publisher {
                 history_ttl_ms: keeping.ttl_ms,
                 durability,
                 priority: Priority::Write,
+                key: None,
             };
             match handle.submit(new).await {
                 Ok(answer) => answers.push((id, answer)),

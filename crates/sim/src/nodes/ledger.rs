@@ -35,8 +35,25 @@ struct HomeChannel {
     epochs: Vec<u32>,
     /// Keys of requested publications.
     keys: BTreeMap<u64, u64>,
-    /// The publication with a key, by key and incarnation of the home.
-    keyed: BTreeMap<(u64, u64), u64>,
+    /// The publication with a key that the home must know.
+    keyed: BTreeMap<u64, KeyedPublication>,
+}
+
+/// A publication with an idempotency key.
+struct KeyedPublication {
+    number: u64,
+    offset: u64,
+    time_ms: u64,
+    /// An earlier process of the home published it, and the present one has only what is kept.
+    stored: bool,
+}
+
+impl KeyedPublication {
+    /// Whether the home must know it when it publishes `next`.
+    fn is_known(&self, rule: &ChannelRule, next: &Publication) -> bool {
+        let is_kept = self.offset + rule.size > next.offset && self.time_ms + rule.ttl_ms > next.time_ms;
+        !self.stored || is_kept
+    }
 }
 
 /// See the module.
@@ -129,7 +146,7 @@ impl ClusterLedger {
     }
 
     /// The home delivers a publication.
-    pub(crate) fn at_home(&mut self, channel: usize, incarnation: u64, epoch: u32, publication: &Publication) {
+    pub(crate) fn at_home(&mut self, channel: usize, epoch: u32, publication: &Publication) {
         let number = number_of(publication);
         if publication.offset == 0 {
             if self.unstored.get(&number) != Some(&channel) {
@@ -140,8 +157,11 @@ impl ClusterLedger {
         let of = &mut self.channels[channel];
         let outcome = of.model.delivered(0, epoch, publication);
         of.place(epoch, publication.offset, number);
-        let key = of.keys.get(&number).copied();
-        let earlier = key.and_then(|key| of.keyed.insert((key, incarnation), number));
+        let earlier = of.keys.get(&number).copied().and_then(|key| {
+            let (offset, time_ms) = (publication.offset, publication.time_ms);
+            of.keyed.insert(key, KeyedPublication { number, offset, time_ms, stored: false })
+        });
+        let earlier = earlier.filter(|earlier| earlier.is_known(&of.rule, publication)).map(|earlier| earlier.number);
         self.check(outcome);
         if let Some(earlier) = earlier {
             self.fail(|| format!("KEY: {number} of channel {channel} is published although {earlier} has its key"));
@@ -156,8 +176,13 @@ impl ClusterLedger {
         if of.epochs.last() != Some(&epoch) {
             of.epochs.push(epoch);
         }
+        of.keyed.clear();
         for publication in &history.publications {
-            of.place(epoch, publication.offset, number_of(publication));
+            let (number, offset, time_ms) = (number_of(publication), publication.offset, publication.time_ms);
+            of.place(epoch, offset, number);
+            if let Some(key) = of.keys.get(&number) {
+                of.keyed.insert(*key, KeyedPublication { number, offset, time_ms, stored: true });
+            }
         }
         self.check(outcome.map_err(|why| format!("channel {channel}: {why}")));
     }
@@ -168,7 +193,9 @@ impl ClusterLedger {
     }
 
     pub(crate) fn begin_clear(&mut self, channel: usize) -> u64 {
-        self.channels[channel].model.begin_clear(0)
+        let of = &mut self.channels[channel];
+        of.keyed.retain(|_, one| !one.stored);
+        of.model.begin_clear(0)
     }
 
     pub(crate) fn cleared(&mut self, channel: usize, up_to: u64) {

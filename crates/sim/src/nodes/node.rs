@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use steadfast_cluster::{
     Channels, ChannelsOptions, ClusterOptions, LinkEvents, Links, NodeAddress, Roster, Sessions, Transport,
 };
 use steadfast_disk::Disk;
 use steadfast_log::LogOptions;
 use steadfast_store::{ChannelSink, PoolDisk, Publication, Store, StoreOptions};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::machine::NodeProcess;
 use super::network::{PipeEnd, Port, address};
@@ -39,6 +40,8 @@ pub(crate) struct Node {
     pub(crate) channels: Channels,
     pub(crate) sessions: Arc<NodeSessions>,
     stop: Arc<watch::Sender<bool>>,
+    /// Completes when its links have ended after a stop.
+    links_ended: Arc<Mutex<Option<oneshot::Receiver<()>>>>,
 }
 
 struct NoSink;
@@ -114,9 +117,9 @@ impl World {
         let (stop, stopped) = watch::channel(false);
         let port = Port { network: self.network.clone(), own: node, machine: machine.clone() };
         let transport: Arc<dyn Transport> = Arc::new(port);
-        links.start(&transport, &stopped);
+        let links_ended = Arc::new(Mutex::new(Some(links.start(&transport, &stopped))));
         self.note("up", node, || format!("incarnation {incarnation}"));
-        *self.nodes[node].lock() = Some(Node { machine, store, channels, sessions, stop: Arc::new(stop) });
+        *self.nodes[node].lock() = Some(Node { machine, store, channels, sessions, stop: Arc::new(stop), links_ended });
         Ok(())
     }
 
@@ -131,6 +134,10 @@ impl World {
         one.sessions.clear();
         if end == NodeEnd::Closed {
             one.stop.send_replace(true);
+            let links_ended = one.links_ended.lock().take();
+            if let Some(ended) = links_ended {
+                let _ = ended.await;
+            }
             one.store.close().await.map_err(|error| format!("the store of node {node} does not close: {error}"))?;
             let of = |(_, rule): &(usize, &super::plan::ChannelRule)| rule.home == node;
             self.rules.iter().enumerate().filter(of).for_each(|(channel, _)| self.ledger.lock().closed(channel));

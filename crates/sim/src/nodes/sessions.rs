@@ -242,7 +242,7 @@ impl ChannelSink for NodeSessions {
         let mut state = self.state.lock();
         let mut ledger = self.ledger.lock();
         if self.rules[channel].home == self.node {
-            ledger.at_home(channel, self.incarnation, epoch, publication);
+            ledger.at_home(channel, epoch, publication);
         }
         if offset > 0 {
             let last = state.last.insert(channel, Position { epoch, offset });

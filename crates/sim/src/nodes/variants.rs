@@ -40,7 +40,7 @@ pub(crate) enum Defect {
 
 use Defect::{Cluster, Session, Store};
 
-const NAMES: [(&str, Defect); 24] = [
+const NAMES: [(&str, Defect); 25] = [
     ("read-before-watch", Cluster(C::ReadBeforeWatch)),
     ("watch-number-ignored", Cluster(C::WatchNumberIgnored)),
     ("no-last-position", Cluster(C::NoLastPosition)),
@@ -56,6 +56,7 @@ const NAMES: [(&str, Defect); 24] = [
     ("break-unnoticed", Cluster(C::BreakUnnoticed)),
     ("frame-dropped", Cluster(C::FrameDropped)),
     ("key-at-front", Cluster(C::KeyAtFront)),
+    ("keys-forgotten", Cluster(C::KeysForgotten)),
     ("no-snapshot", Cluster(C::NoSnapshot)),
     ("forgotten-leaves", Cluster(C::ForgottenLeaves)),
     ("announced-forever", Cluster(C::AnnouncedForever)),
@@ -159,6 +160,10 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
             }
         }
         Cluster(C::KeyAtFront) => plan.users.keyed = 1000,
+        Cluster(C::KeysForgotten) => {
+            (plan.users.keyed, plan.users.publishers, plan.faults.weights.homes) = (1000, 3, 6);
+            plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Sync, 100, 3_600_000));
+        }
         Cluster(C::NoLastPosition | C::MissingIgnored | C::BreakUnnoticed | C::ReadBeforeWatch | C::AheadRefused) => {
             plan.faults.operators = plan.faults.operators.max(1);
             plan.faults.weights.breaks = plan.faults.weights.breaks.max(4);

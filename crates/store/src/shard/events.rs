@@ -134,6 +134,7 @@ impl Core {
                 time_ms,
                 ttl_ms: FOR_EVER_MS,
                 floor,
+                key: None,
             };
             let head =
                 Head::Publication { channel: draft.outbox.name.as_bytes(), offset: *next, payload: &meta.encode() };
@@ -143,7 +144,7 @@ impl Core {
                 at,
                 record,
                 floor,
-                held: HeldPublication { publication, ttl_ms: FOR_EVER_MS },
+                held: HeldPublication { publication, ttl_ms: FOR_EVER_MS, key: None },
             });
         }
         placed

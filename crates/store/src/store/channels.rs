@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::Store;
 use super::topology::Home;
 use crate::StoreError;
-use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Published};
+use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Published, StoredKey};
 use crate::layout::slot_of;
 use crate::record::keys;
 use crate::shard::channels::pending::PendingPublication;
@@ -54,6 +54,37 @@ impl Store {
             }
         }
         Ok(found.into_iter().collect())
+    }
+
+    /// The number of channels with a history whose names are `wanted`, without internal ones. Those
+    /// of missing disks do not count. It reads the whole index of channels.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn count_channels(&self, wanted: impl Fn(&str) -> bool) -> Result<u64, StoreError> {
+        let topology = self.topology();
+        let mut count = 0;
+        for (seat, member) in topology.members().iter().enumerate() {
+            let Ok(shard) = &member.shard else { continue };
+            let core = &shard.core;
+            let (mut from, to) = keys::channels_named("");
+            while let Some(pair) = core.index.range(&from, Some(&to)).next() {
+                let Some((name, _)) = keys::parse_publication(&pair?.0) else {
+                    return Err(StoreError::Index("a key of an unknown format".into()));
+                };
+                let (begin, end) = keys::publications(&name);
+                let newest = core.index.last(&begin, &end)?;
+                from = end;
+                let home = topology.home_of(slot_of(keys::CHANNELS, &name));
+                let Ok(name) = String::from_utf8(name) else { continue };
+                // A leftover of a previous home does not count.
+                let is_here = home.is_ok_and(|home| home.seat == seat);
+                if is_here && !keys::is_own_channel(&name) && wanted(&name) && core.is_kept(newest)? {
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
     }
 
     /// Sets the receiver of publications.
@@ -116,6 +147,16 @@ impl ChannelHandle {
     pub fn spare_percent(&self) -> Result<u8, StoreError> {
         let home = self.store.topology().home_of(self.slot)?;
         Ok(self.at(&home)?.spare_percent())
+    }
+
+    /// The idempotency keys of the kept publications of this time, the newest first, at most
+    /// `limit`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], those of the index.
+    pub fn keys_within(&self, time: Duration, limit: usize) -> Result<Vec<StoredKey>, StoreError> {
+        let home = self.store.topology().home_of(self.slot)?;
+        self.at(&home)?.keys_within(time, limit)
     }
 
     /// Publishes and waits for the commit.

@@ -21,6 +21,7 @@ pub(crate) fn new(text: &str) -> NewPublication {
         history_ttl_ms: 3_600_000,
         durability: Durability::Sync,
         priority: Priority::Write,
+        key: None,
     }
 }
 

@@ -31,6 +31,7 @@ fn new(i: u64) -> NewPublication {
         history_ttl_ms: 3_600_000,
         durability: Durability::Sync,
         priority: Priority::Write,
+        key: None,
     }
 }
 

@@ -336,6 +336,7 @@ fn publication(channel: &[u8], offset: u64, floor: u64) -> Bytes {
         time_ms: Env::tokio().wall_ms(),
         ttl_ms: 3_600_000,
         floor,
+        key: None,
     };
     Head::Publication { channel, offset, payload: &meta.encode() }.encode().into()
 }
@@ -417,8 +418,15 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
     let (store, applier, _) = start().await;
     let core = lead(&store).core.clone();
     let head = |epoch: u32, offset: u64| -> Bytes {
-        let meta =
-            PublicationMeta { removed: false, is_async: false, epoch, time_ms: 1, ttl_ms: u64::MAX / 2, floor: 1 };
+        let meta = PublicationMeta {
+            removed: false,
+            is_async: false,
+            epoch,
+            time_ms: 1,
+            ttl_ms: u64::MAX / 2,
+            floor: 1,
+            key: None,
+        };
         Head::Publication { channel: b"c", offset, payload: &meta.encode() }.encode().into()
     };
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };

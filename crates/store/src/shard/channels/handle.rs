@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -10,13 +11,17 @@ use steadfast_log::{Durability, LogError, Priority, Record};
 use super::pending::PendingPublication;
 use super::record::PublicationMeta;
 use super::state::{Channel, HeldPublication};
-use crate::channels::{History, HistoryQuery, NewPublication, Position, Publication};
+use crate::channels::{History, HistoryQuery, NewPublication, Position, Publication, StoredKey};
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::busy;
 use crate::shard::follow::{self, Follow};
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{StoreError, StoreSabotage};
+
+/// Publications whose keys are looked at together: at first, and at most.
+const KEYS_STEP: u64 = 64;
+const KEYS_STEP_MAX: u64 = 4096;
 
 /// Concurrent reads from the log for one history.
 const READS: usize = 8;
@@ -67,6 +72,7 @@ impl ShardChannel {
             time_ms,
             ttl_ms: new.history_ttl_ms,
             floor,
+            key: new.key,
         };
         let head =
             Head::Publication { channel: self.channel.name.as_bytes(), offset, payload: &meta.encode() }.encode();
@@ -81,7 +87,7 @@ impl ShardChannel {
         state.next = offset;
         state.next_first = floor;
         let publication = Arc::new(Publication { offset, time_ms, body: new.body });
-        state.pending.push_back(HeldPublication { publication, ttl_ms: new.history_ttl_ms });
+        state.pending.push_back(HeldPublication { publication, ttl_ms: new.history_ttl_ms, key: new.key });
         let position = Position { epoch: state.epoch, offset };
         drop(state);
         Ok(PendingPublication { core, ticket, position, early })
@@ -102,6 +108,7 @@ impl ShardChannel {
                 time_ms: core.env.wall_ms(),
                 ttl_ms: 0,
                 floor: state.next + 1,
+                key: None,
             };
             let head = Head::Publication {
                 channel: self.channel.name.as_bytes(),
@@ -135,7 +142,7 @@ impl ShardChannel {
                 None => self.read_one(next, 0).await?,
             };
             // It was removed meanwhile.
-            let Some(HeldPublication { publication, ttl_ms }) = newest else { return Ok(()) };
+            let Some(HeldPublication { publication, ttl_ms, key }) = newest else { return Ok(()) };
             let removed = up_to >= next;
             let body = if removed { Vec::new() } else { vec![publication.body.clone()] };
             let body_len: usize = body.iter().map(Bytes::len).sum();
@@ -153,6 +160,7 @@ impl ShardChannel {
                     time_ms: publication.time_ms,
                     ttl_ms,
                     floor,
+                    key: key.filter(|_| !removed),
                 };
                 let head =
                     Head::Publication { channel: self.channel.name.as_bytes(), offset: next, payload: &meta.encode() };
@@ -233,6 +241,41 @@ impl ShardChannel {
         Ok(History { publications, position, complete })
     }
 
+    /// The idempotency keys of its publications of this time, the newest first, at most `limit`.
+    pub(crate) fn keys_within(&self, time: Duration, limit: usize) -> Result<Vec<StoredKey>, StoreError> {
+        let core = &self.shard.core;
+        let (epoch, first, top) = {
+            let state = self.channel.state.lock();
+            (state.epoch, state.first, state.top)
+        };
+        let (now_ms, name) = (core.clock.now_ms(), self.channel.name.as_bytes());
+        let (mut keys, mut end) = (Vec::new(), top + 1);
+        let mut step = KEYS_STEP;
+        // Backwards, because most of a long history is older.
+        while end > first && keys.len() < limit {
+            let begin = end.saturating_sub(step).max(first);
+            let (from, to) = (keys::publication(name, begin), keys::publication(name, end));
+            let mut found = Vec::new();
+            let mut is_older = false;
+            for pair in core.index.range(&from, Some(&to)) {
+                let (key, value) = pair?;
+                let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
+                let age = Duration::from_millis(now_ms.saturating_sub(meta.time_ms));
+                is_older |= age > time;
+                let offset = keys::offset_of(&key).unwrap_or_default();
+                let stored = |key| StoredKey { key, position: Position { epoch, offset }, age };
+                found.extend(meta.key.filter(|_| age <= time).map(stored));
+            }
+            keys.extend(found.into_iter().rev());
+            if is_older {
+                break;
+            }
+            (end, step) = (begin, (step * 2).min(KEYS_STEP_MAX));
+        }
+        keys.truncate(limit);
+        Ok(keys)
+    }
+
     async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<HeldPublication>, StoreError> {
         let core = &self.shard.core;
         let key = keys::publication(self.channel.name.as_bytes(), offset);
@@ -251,7 +294,7 @@ impl ShardChannel {
                     // they read on would wait for each other.
                     let body = Bytes::copy_from_slice(&body);
                     let publication = Arc::new(Publication { offset, time_ms: meta.time_ms, body });
-                    return Ok(Some(HeldPublication { publication, ttl_ms: meta.ttl_ms }));
+                    return Ok(Some(HeldPublication { publication, ttl_ms: meta.ttl_ms, key: meta.key }));
                 }
                 Err(LogError::Moved) => follow.moved(self.shard.log(), &at).await?,
                 Err(e) => return Err(busy(e)),

@@ -176,6 +176,13 @@ impl Core {
         Ok(Loaded { epoch: meta.epoch.wrapping_add(u32::from(lost)), first, top })
     }
 
+    /// Whether an entry of the index is a publication that has not expired.
+    pub(crate) fn is_kept(&self, entry: Option<(Bytes, Bytes)>) -> Result<bool, StoreError> {
+        let Some((_, value)) = entry else { return Ok(false) };
+        let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
+        Ok(!meta.expired(self.clock.now_ms()))
+    }
+
     /// The epoch of an unknown channel. It is the same on every call and on every disk of the pool,
     /// so a subscriber from before the first publication resumes after it. It changes once the
     /// channel may have been forgotten in between.

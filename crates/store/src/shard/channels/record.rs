@@ -1,12 +1,13 @@
 //! The metadata in a publication's record and index entry.
 //!
 //! ```text
-//! payload = flags:1 epoch:v time_ms:v ttl_ms:v floor:v
+//! payload = flags:1 epoch:v time_ms:v ttl_ms:v floor:v [key:16]
 //! ```
 //!
 //! `floor` is the lowest offset that the channel kept when this was published. So the newest
 //! publication decides which earlier ones count. An old entry that an index rebuild restores from
-//! an extent not yet reused does no harm.
+//! an extent not yet reused does no harm. `key` is a hash of the idempotency key, if the
+//! publication has one. Builds that do not know keys ignore it.
 
 use crate::record::wire::{Dec, Malformed, put_varint};
 
@@ -28,15 +29,18 @@ pub(crate) struct PublicationMeta {
     pub(crate) ttl_ms: u64,
     /// See the module.
     pub(crate) floor: u64,
+    /// See the module.
+    pub(crate) key: Option<u128>,
 }
 
 impl PublicationMeta {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(24);
+        let mut out = Vec::with_capacity(40);
         out.push((u8::from(self.removed) * REMOVED) | (u8::from(self.is_async) * ASYNC));
         for value in [u64::from(self.epoch), self.time_ms, self.ttl_ms, self.floor] {
             put_varint(&mut out, value);
         }
+        out.extend(self.key.iter().flat_map(|key| key.to_be_bytes()));
         out
     }
 
@@ -46,14 +50,13 @@ impl PublicationMeta {
         if flags & !(REMOVED | ASYNC) != 0 {
             return Err(Malformed("publication: unknown flags"));
         }
-        Ok(Self {
-            removed: flags & REMOVED != 0,
-            is_async: flags & ASYNC != 0,
-            epoch: dec.u32()?,
-            time_ms: dec.varint()?,
-            ttl_ms: dec.varint()?,
-            floor: dec.varint()?,
-        })
+        let (epoch, time_ms, ttl_ms, floor) = (dec.u32()?, dec.varint()?, dec.varint()?, dec.varint()?);
+        let key = match dec.0.is_empty() {
+            true => None,
+            false => Some(u128::from_be_bytes(dec.array()?)),
+        };
+        let (removed, is_async) = (flags & REMOVED != 0, flags & ASYNC != 0);
+        Ok(Self { removed, is_async, epoch, time_ms, ttl_ms, floor, key })
     }
 
     /// Whether its TTL has passed.
@@ -70,8 +73,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_back(removed: bool, is_async: bool, epoch: u32, time_ms: u64, ttl_ms: u64, floor: u64, junk: Vec<u8>) {
-            let meta = PublicationMeta { removed, is_async, epoch, time_ms, ttl_ms, floor };
+        fn comes_back(removed: bool, is_async: bool, epoch: u32, times: [u64; 2], floor: u64, key: Option<u128>, junk: Vec<u8>) {
+            let [time_ms, ttl_ms] = times;
+            let meta = PublicationMeta { removed, is_async, epoch, time_ms, ttl_ms, floor, key };
             prop_assert_eq!(PublicationMeta::decode(&meta.encode()), Ok(meta));
             let _ = PublicationMeta::decode(&junk);
         }

@@ -42,6 +42,8 @@ pub(crate) struct Loaded {
 pub(crate) struct HeldPublication {
     pub(crate) publication: Arc<Publication>,
     pub(crate) ttl_ms: u64,
+    /// A hash of its idempotency key.
+    pub(crate) key: Option<u128>,
 }
 
 impl HeldPublication {

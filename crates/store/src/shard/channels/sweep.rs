@@ -168,6 +168,7 @@ mod tests {
                 history_ttl_ms: if n == 4 { 0 } else { 3_600_000 },
                 durability: Durability::Sync,
                 priority: Priority::Write,
+                key: None,
             };
             channel.publish(new).await.expect("published");
         }
@@ -202,6 +203,7 @@ mod tests {
                 history_ttl_ms: [3_600_000, 300, 0][usize::from(n < 9) + usize::from(n == 4)],
                 durability: Durability::Sync,
                 priority: Priority::Write,
+                key: None,
             };
             channel.publish(new).await.expect("published");
         }
@@ -234,6 +236,7 @@ mod tests {
                 history_ttl_ms: 3_600_000,
                 durability: Durability::Sync,
                 priority: Priority::Write,
+                key: None,
             };
             channel.publish(new).await.expect("published");
         }
@@ -290,6 +293,7 @@ mod tests {
             history_ttl_ms: 1000,
             durability: Durability::Sync,
             priority: Priority::Write,
+            key: None,
         };
         store.channel("c").expect("a channel").publish(new).await.expect("published");
         let position = |store: &Store| {

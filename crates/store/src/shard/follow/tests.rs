@@ -87,6 +87,7 @@ async fn a_publication_that_is_lost_is_damage() {
             history_ttl_ms: 1 << 40,
             durability: Durability::Async,
             priority: Priority::Write,
+            key: None,
         };
         channel.publish(new).await.expect("published");
     }
