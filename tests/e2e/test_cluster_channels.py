@@ -202,3 +202,53 @@ def test_sessions_recover_when_the_home_has_lost_its_disk(nodes, tmp_path):
 
     asyncio.run(run())
     assert one.metric("steadfast_cluster_resets_total") == 1
+
+
+def refusal(server):
+    """Why a server does not start."""
+    with pytest.raises(AssertionError, match="the server ended with 1"):
+        server.start()
+    return server.log()
+
+
+def test_a_pool_belongs_to_its_home(make_server, tmp_path):
+    """Swapped disks are refused. The removal of a home moves no channel of the others."""
+    nodes = Nodes(make_server, names="abc", homes="abc")
+    servers = a, b, c = nodes.make_live(tmp_path)
+    rooms = [f"room{number}" for number in range(40)]
+    homes = {room: json.loads(a.command("cluster", "ring", room, "--json").stdout)["home"]["name"] for room in rooms}
+    assert set(homes.values()) == set("abc")
+
+    def publish(server, room):
+        assert "result" in api(server, "publish", channel=room, data={"in": room})
+
+    def stored(server):
+        return [room for room in rooms if api(server, "history", channel=room, limit=1)["result"]["publications"]]
+
+    for room in rooms:
+        publish(a, room)
+    assert [server.stop() for server in servers] == [0, 0, 0]
+    a.data, b.data = b.data, a.data
+    for server, own, other in [(a, "a", "b"), (b, "b", "a")]:
+        assert f'the pool belongs to the home "{other}", and this node is "{own}"' in refusal(server)
+    a.data, b.data = b.data, a.data
+
+    # Another order, and without the home in the middle.
+    for server in (a, c):
+        server.settings["cluster.homes"] = "c,a"
+        server.start()
+    wait.until(lambda: nodes.links("a")["c"]["state"] == "up", what="the link")
+    assert stored(a) == stored(c) == [room for room in rooms if homes[room] != "b"]
+    moved = next(room for room in rooms if homes[room] == "b")
+    publish(a, moved)
+    home = json.loads(a.command("cluster", "ring", moved, "--json").stdout)["home"]["name"]
+    server = nodes.servers[home]
+    assert server.stop() == 0
+    server.settings["cluster.homes"] = "a,b,c"
+    why = refusal(server)
+    assert "would have another home: 1 (" in why and "the homes were c, a, and are a, b, c" in why, why
+    server.args.append("--accept-moved-channels")
+    server.start()
+    assert server.stop() == 0
+    server.args.pop()
+    server.start()

@@ -1,12 +1,19 @@
 //! The nodes of a cluster, and which of them is the home of a channel.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use sha2::{Digest, Sha256};
-use steadfast_flow::ring::Ring;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Maximum length of a node's name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
+
+/// Slots of the ring. A channel's slot is a hash of its name.
+const SLOTS: usize = 16_384;
+
+/// What the hash of the list of homes begins with: nodes with another ring would give one channel
+/// two homes.
+const RING: &[u8] = b"rendezvous by name, 16384 slots";
 
 /// A node and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +28,34 @@ pub struct NodeAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeIndex(pub u16);
 
+/// The homes of channels by slot. A slot belongs to the home with the highest hash of name and slot
+/// (rendezvous hashing). So a home that is added or removed moves its own slots only, and the order
+/// of the homes does not matter.
+#[derive(Debug)]
+struct HomeRing(Vec<NodeIndex>);
+
+impl HomeRing {
+    fn new(homes: &[(&str, NodeIndex)]) -> Self {
+        let home = |slot: usize| {
+            let ranked =
+                homes.iter().map(|(name, node)| (xxh3_64_with_seed(name.as_bytes(), slot as u64), name, *node));
+            ranked.max_by_key(|(rank, name, _)| (*rank, *name)).map(|(.., node)| node)
+        };
+        Self((0..SLOTS).filter_map(home).collect())
+    }
+
+    #[inline]
+    fn home(&self, channel: &str) -> NodeIndex {
+        self.0[xxh3_64(channel.as_bytes()) as usize % SLOTS]
+    }
+}
+
 /// The nodes of a cluster.
 #[derive(Debug)]
 pub struct Roster {
     nodes: Vec<NodeAddress>,
     own: NodeIndex,
-    homes: Ring<NodeIndex>,
+    homes: HomeRing,
     /// Homes of channels by the beginning of their names, which the ring does not decide.
     pinned: Vec<(String, NodeIndex)>,
     home_names: Vec<String>,
@@ -34,8 +63,8 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Checks the lists. `own` is the name of this node, and `homes` names the homes in an order
-    /// that is the same on all nodes.
+    /// Checks the lists. `own` is the name of this node, and `homes` names the homes. Their order
+    /// does not matter.
     ///
     /// # Errors
     /// The first mistake, for operators.
@@ -62,17 +91,18 @@ impl Roster {
         if homes.is_empty() {
             return Err("name at least one home, because channels need one".to_owned());
         }
-        let ring = Ring::new([]);
-        let mut hash = Sha256::new();
+        let (mut named, mut hash) = (BTreeMap::new(), Sha256::new_with_prefix(RING));
         for home in homes {
             let node = index(home).ok_or_else(|| format!("the home {home:?} is not among the nodes"))?;
-            // One after another, so that a home added to the end of the list moves only its share.
-            if !ring.join(node, 1) {
-                return Err(format!("the home {home:?} is named twice, or there are too many homes"));
+            if named.insert(home.as_str(), node).is_some() {
+                return Err(format!("the home {home:?} is named twice"));
             }
+        }
+        for home in named.keys() {
             hash.update((home.len() as u64).to_be_bytes());
             hash.update(home);
         }
+        let ring = HomeRing::new(&named.into_iter().collect::<Vec<_>>());
         let (home_names, homes_hash) = (homes.to_vec(), hash.finalize().into());
         Ok(Self { own, homes: ring, pinned: Vec::new(), home_names, homes_hash, nodes })
     }
@@ -135,7 +165,7 @@ impl Roster {
         if let Some((_, home)) = self.pinned.iter().find(|(prefix, _)| channel.starts_with(prefix)) {
             return *home;
         }
-        self.homes.load().home(channel.as_bytes()).copied().unwrap_or(self.own)
+        self.homes.home(channel)
     }
 
     /// A hash of the list of homes and of the pinned channels. Nodes with different ones would give
@@ -188,6 +218,13 @@ mod tests {
     }
 
     #[test]
+    fn the_ring_is_part_of_the_protocol() {
+        let roster = Roster::new("a", nodes(&["a", "b", "c"]), &names(&["a", "b", "c"])).expect("valid");
+        let homes: String = (0..20).map(|n| roster.name(roster.home(&format!("room:{n}"))).to_owned()).collect();
+        assert_eq!(homes, "aaacbacbbbbcbcbbbaaa");
+    }
+
+    #[test]
     fn pinned_channels_have_the_named_home() {
         let roster = || Roster::new("front", nodes(&["a", "b", "front"]), &names(&["a", "b"])).expect("valid");
         let mut pinned = roster();
@@ -209,15 +246,18 @@ mod tests {
         let three = Roster::new("a", nodes(&["a", "b", "c"]), &names(&["a", "b", "c"])).expect("valid");
         assert_eq!(two.homes_hash(), same.homes_hash());
         assert_ne!(two.homes_hash(), three.homes_hash());
-        assert_ne!(
-            two.homes_hash(),
-            Roster::new("a", nodes(&["a", "b"]), &names(&["b", "a"])).expect("valid").homes_hash()
-        );
+        let reordered = Roster::new("a", nodes(&["a", "b"]), &names(&["b", "a"])).expect("valid");
+        assert_eq!(two.homes_hash(), reordered.homes_hash());
+        let without_a = Roster::new("c", nodes(&["a", "b", "c"]), &names(&["c", "b"])).expect("valid");
         let mut counts = HashMap::new();
         for n in 0..30_000 {
             let channel = format!("room:{n}");
             let home = two.name(two.home(&channel));
             assert_eq!(home, same.name(same.home(&channel)));
+            assert_eq!(home, reordered.name(reordered.home(&channel)));
+            let home_of_three = three.name(three.home(&channel));
+            let left = without_a.name(without_a.home(&channel));
+            assert!(left == home_of_three || home_of_three == "a", "only the channels of the removed home move");
             let later = three.name(three.home(&channel));
             assert!(later == home || later == "c");
             *counts.entry(later.to_owned()).or_insert(0) += 1;

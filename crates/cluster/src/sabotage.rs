@@ -37,6 +37,8 @@ pub enum ClusterSabotage {
     FrameDropped,
     /// The node of a publisher decides idempotency keys.
     KeyAtFront,
+    /// A home takes any pool.
+    PoolUnchecked,
     /// A home does not read the keys that it stored before its start.
     KeysForgotten,
     /// A front does not send its members with a new watch.

@@ -5,4 +5,5 @@ mod hanging;
 mod hub;
 mod links;
 mod members;
+mod pool;
 mod sockets;

@@ -47,6 +47,11 @@ pub struct ServeArgs {
     #[arg(long)]
     restored: bool,
 
+    /// Take a pool whose channels have another home now, or that was another home's: for one start,
+    /// after a change of cluster.homes or of the node's name
+    #[arg(long)]
+    accept_moved_channels: bool,
+
     /// Print the configuration in force, with comments, and exit
     #[arg(long)]
     print_config: bool,
@@ -61,6 +66,11 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         ("--live-config", "live.config", args.live_config),
         ("--log-format", "output.format", args.log_format),
         ("--log-level", "output.level", args.log_level),
+        (
+            "--accept-moved-channels",
+            "cluster.accept_moved_channels",
+            args.accept_moved_channels.then(|| "true".to_owned()),
+        ),
         ("--restored", "data.restored", args.restored.then(|| "true".to_owned())),
     ])?;
     config.adopt_http_server()?;

@@ -350,9 +350,13 @@ sections! {
         /// All nodes, this one included, as in [{ name = "a", address = "10.0.0.1:8002" }]; as
         /// text, NAME=HOST:PORT separated by commas.
         nodes: ClusterNodes = ClusterNodes::default();
-        /// Names of the nodes that are homes of channels. The order must be the same on all nodes.
-        /// Other nodes are fronts: they have no pool.
+        /// Names of the nodes that are homes of channels, the same on all nodes. Other nodes are
+        /// fronts: they have no pool.
         homes: ClusterHomes = ClusterHomes::default();
+        /// For one start, after a change of `homes` or of the name: takes a pool whose channels
+        /// have another home now, or that was another home's. The history of such channels stays in
+        /// this pool, and is not found. `serve --accept-moved-channels` has the same effect.
+        accept_moved_channels: bool = false;
         /// Address to listen on for links. Empty: the port of this node's address, on all
         /// interfaces.
         listen: Option<SocketAddr> = None;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, Roster, Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, PoolHome, Roster,
+    Transport,
 };
 use steadfast_flow::{Connection, Env};
 use steadfast_live::LiveConfig;
@@ -122,6 +123,15 @@ impl ClusterPort {
         });
         ended
     }
+}
+
+/// Takes the pool for this node.
+///
+/// # Errors
+/// The pool is that of another home, or some of its channels have another home, as a message.
+pub(super) async fn take_pool(config: &Config, port: Option<&ClusterPort>, store: &Store) -> Result<(), String> {
+    let roster = port.map(|port| &*port.roster);
+    PoolHome::take(store, roster, config.cluster.accept_moved_channels).await
 }
 
 /// The channels of this node, and with a cluster those of other nodes.

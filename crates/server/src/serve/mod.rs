@@ -202,7 +202,13 @@ async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compu
             None => return Ok(()),
         },
     };
-    let devices = match Devices::open(&config.block, config, &env).await {
+    let opened = async {
+        if let Some(engine) = &engine {
+            cluster::take_pool(config, cluster_port.as_ref(), engine.store()).await?;
+        }
+        Devices::open(&config.block, config, &env).await
+    };
+    let devices = match opened.await {
         Ok(devices) => devices,
         Err(why) => {
             let _ = close_engine(engine.as_ref(), config, &env).await;

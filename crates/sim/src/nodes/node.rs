@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterOptions, LinkEvents, Links, NodeAddress, Roster, Sessions, Transport,
+    Channels, ChannelsOptions, ClusterOptions, ClusterSabotage, LinkEvents, Links, NodeAddress, PoolHome, Roster,
+    Sessions, Transport,
 };
 use steadfast_disk::Disk;
 use steadfast_log::LogOptions;
@@ -72,25 +73,35 @@ impl World {
         let machine = NodeProcess::new(self.executor.clone());
         let (env, incarnation) = (machine.env(), self.incarnations.lock().next(node));
         let disk: Arc<dyn Disk> =
-            Arc::new(SimDisk::new(self.devices[node].clone(), self.executor.clone(), plan.shape.disk));
+            Arc::new(SimDisk::new(self.disk(node).0.clone(), self.executor.clone(), plan.shape.disk));
         let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk), hint: false }];
         let mut log = LogOptions { async_window: plan.shape.async_window, ..LogOptions::default() };
         (log.compaction.enabled, log.scrub.enabled) = (false, false);
-        let options = StoreOptions {
+        let mut options = StoreOptions {
             chunk_bytes: 4096,
             inline_max_bytes: 1000,
             log,
             sabotage: plan.defects.store,
             ..StoreOptions::default()
         };
-        let opened = Store::open_pool(given, self.indexes[node].clone(), env.clone(), options).await;
+        if plan.shape.cold {
+            options.channel_tail_bytes = 0;
+        }
+        let opened = Store::open_pool(given, self.disk(node).1.clone(), env.clone(), options).await;
         let store = opened.map_err(|error| format!("the store of node {node} does not open: {error}"))?.0;
+        let roster = Arc::new(roster(node, plan)?);
+        if plan.defects.cluster != ClusterSabotage::PoolUnchecked
+            && let Err(why) = PoolHome::take(&store, Some(&roster), false).await
+        {
+            machine.kill();
+            self.disk(node).0.lock().kill();
+            return Err(why);
+        }
         for (channel, _) in self.rules.iter().enumerate().filter(|(_, rule)| rule.home == node) {
             let handle = store.channel(&channel_name(channel)).map_err(|error| error.to_string())?;
             let history = handle.history(ALL).await.map_err(|error| error.to_string())?;
             self.ledger.lock().restarted(channel, &history, env.wall_ms());
         }
-        let roster = Arc::new(roster(node, plan)?);
         let options = ChannelsOptions {
             tail_bytes_max: plan.shape.tail_bytes,
             outbox_bytes_max: plan.shape.outbox_bytes,
@@ -144,7 +155,7 @@ impl World {
         }
         one.kill();
         {
-            let mut device = self.devices[node].lock();
+            let mut device = self.disk(node).0.lock();
             if matches!(end, NodeEnd::Cut | NodeEnd::Rebooted) { device.cut() } else { device.kill() }
         }
         self.network.gone(node, if end == NodeEnd::Cut { PipeEnd::Silent } else { PipeEnd::Reset });

@@ -67,6 +67,8 @@ pub(crate) struct ClusterShape {
     pub(crate) async_window: Duration,
     pub(crate) outbox_bytes: u64,
     pub(crate) tail_bytes: u64,
+    /// Homes keep no publications in memory: they read them from the disk.
+    pub(crate) cold: bool,
     pub(crate) window_bytes: usize,
     pub(crate) latency_us: u64,
     /// Kind, size and time to live of each channel. Its home follows from the roster.
@@ -115,6 +117,8 @@ pub(crate) struct NodesPlan {
     pub(crate) shape: ClusterShape,
     pub(crate) users: UserPlan,
     pub(crate) faults: NodesFaults,
+    /// Two homes get each other's disks between the rounds.
+    pub(crate) swaps: bool,
     /// How often the cluster is busy, and comes to its rest.
     pub(crate) rounds: u64,
     /// How long the cluster is busy each time.
@@ -172,6 +176,7 @@ impl NodesPlan {
             latency_us: *rng.pick(&[50, 1000, 20_000, 200_000]),
             channels: channels[..rng.range(1, 4) as usize].to_vec(),
             members: 0,
+            cold: false,
         };
         let users = UserPlan {
             clients: rng.range(2, 6),
@@ -188,11 +193,13 @@ impl NodesPlan {
             shape,
             users,
             faults,
+            swaps: homes > 1 && variant.is_none(),
             rounds: rng.range(1, 4),
             lasts: Duration::from_secs(*rng.pick(&[2, 5, 10, 20])),
             defects: Defects::default(),
         };
         plan.shape.members = rng.below(4) as usize;
+        plan.shape.cold = plan.shape.tail_bytes == 0 && variant.is_none();
         if let Some(variant) = variant {
             variants::adjust(variant, &mut plan, rng);
         }

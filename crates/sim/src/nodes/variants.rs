@@ -40,7 +40,7 @@ pub(crate) enum Defect {
 
 use Defect::{Cluster, Session, Store};
 
-const NAMES: [(&str, Defect); 25] = [
+const NAMES: [(&str, Defect); 26] = [
     ("read-before-watch", Cluster(C::ReadBeforeWatch)),
     ("watch-number-ignored", Cluster(C::WatchNumberIgnored)),
     ("no-last-position", Cluster(C::NoLastPosition)),
@@ -61,6 +61,7 @@ const NAMES: [(&str, Defect); 25] = [
     ("forgotten-leaves", Cluster(C::ForgottenLeaves)),
     ("announced-forever", Cluster(C::AnnouncedForever)),
     ("early-members-forgotten", Cluster(C::EarlyMembersForgotten)),
+    ("pool-unchecked", Cluster(C::PoolUnchecked)),
     ("publish-before-flush", Store(S::PublishBeforeFlush)),
     ("fan-out-order", Store(S::FanOutOrder)),
     ("offset-reused", Store(S::OffsetReused)),
@@ -110,6 +111,25 @@ fn members(plan: &mut NodesPlan) {
     (plan.users.stay, plan.lasts) = (Duration::from_secs(15), Duration::from_secs(20));
 }
 
+/// Reads from a cold and slow disk take long, and publications are rare.
+fn slow_reads(plan: &mut NodesPlan) {
+    plan.faults.weights = Weights { breaks: 3, blocks: 0, lags: 0, stalls: 0, homes: 3, fronts: 0 };
+    (plan.shape.disk.io_us, plan.shape.disk.steady, plan.rounds) = (20_000, false, 4);
+    (plan.faults.operators, plan.faults.calm, plan.users.publishers) = (2, Duration::from_secs(1), 3);
+    (plan.users.pause, plan.users.clears) = (Duration::from_millis(300), false);
+    plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Sync, 100, 3_600_000));
+}
+
+/// Many rests after publications that fronts read from the disk. The next publication would repair
+/// a lost one, so the last one before a rest must be lost.
+fn last_publications(plan: &mut NodesPlan) {
+    (plan.rounds, plan.lasts, plan.faults.calm) = (10, Duration::from_secs(2), Duration::from_millis(500));
+    // Publishers repeat at once what a restart of the home left open.
+    (plan.shape.tail_bytes, plan.shape.cold, plan.users.keyed) = (0, true, 1000);
+    (plan.faults.weights.breaks, plan.shape.disk.io_us) = (6, 50_000);
+    plan.users.stay = plan.users.stay.min(Duration::from_secs(2));
+}
+
 /// Adjusts the settings so that the variant shows, and adds its defect.
 pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng) {
     plan.shape.members = 0;
@@ -144,25 +164,18 @@ pub(crate) fn adjust(variant: NodesVariant, plan: &mut NodesPlan, rng: &mut Rng)
             (plan.shape.outbox_bytes, plan.users.body_bytes, plan.faults.operators) = (16 << 10, 3000, 2);
             plan.shape.window_bytes = 1 << 10;
         }
-        // Reads from a cold and slow disk take long, and publications are rare.
         Cluster(C::EarlyDropped | C::KeptNotFiltered) => {
-            plan.faults.weights = Weights { breaks: 3, blocks: 0, lags: 0, stalls: 0, homes: 3, fronts: 0 };
-            (plan.shape.disk.io_us, plan.shape.disk.steady, plan.rounds) = (20_000, false, 4);
-            (plan.faults.operators, plan.faults.calm, plan.users.publishers) = (2, Duration::from_secs(1), 3);
-            (plan.users.pause, plan.users.clears) = (Duration::from_millis(300), false);
-            plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Sync, 100, 3_600_000));
+            slow_reads(plan);
             if variant.0 == Cluster(C::EarlyDropped) {
-                // The next publication repairs it: the last one before a rest must be lost.
-                (plan.rounds, plan.lasts, plan.faults.calm) = (10, Duration::from_secs(2), Duration::from_millis(500));
-                // Publishers repeat at once what a restart of the home left open.
-                (plan.shape.tail_bytes, plan.users.keyed) = (0, 1000);
-                plan.users.stay = plan.users.stay.min(Duration::from_secs(2));
+                last_publications(plan);
             }
+        }
+        Cluster(C::PoolUnchecked) => {
+            (plan.shape.homes, plan.shape.nodes, plan.rounds, plan.swaps) = (2, 3, 4, true);
         }
         Cluster(C::KeyAtFront) => plan.users.keyed = 1000,
         Cluster(C::KeysForgotten) => {
             (plan.users.keyed, plan.users.publishers, plan.faults.weights.homes) = (1000, 3, 6);
-            plan.shape.channels.iter_mut().for_each(|channel| *channel = (Keeps::Sync, 100, 3_600_000));
         }
         Cluster(C::NoLastPosition | C::MissingIgnored | C::BreakUnnoticed | C::ReadBeforeWatch | C::AheadRefused) => {
             plan.faults.operators = plan.faults.operators.max(1);

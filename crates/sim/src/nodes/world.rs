@@ -1,6 +1,7 @@
 //! The whole cluster, its users and its faults, in one virtual time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -66,8 +67,10 @@ pub(crate) struct World {
     pub(crate) plan: Arc<NodesPlan>,
     pub(crate) rules: Vec<ChannelRule>,
     pub(crate) network: Network,
-    pub(crate) devices: Vec<Device>,
-    pub(crate) indexes: Vec<IndexKind>,
+    devices: Vec<Device>,
+    indexes: Vec<IndexKind>,
+    /// The first two nodes have each other's disks.
+    swapped: Arc<AtomicBool>,
     pub(crate) ledger: Arc<Mutex<ClusterLedger>>,
     pub(crate) nodes: Arc<Vec<Mutex<Option<Node>>>>,
     pub(crate) incarnations: Arc<Mutex<Incarnations>>,
@@ -100,6 +103,7 @@ impl World {
             rules,
             network,
             devices,
+            swapped: Arc::default(),
             indexes: (0..plan.shape.nodes).map(|_| IndexKind::memory()).collect(),
             ledger,
             nodes: Arc::new((0..plan.shape.nodes).map(|_| Mutex::default()).collect()),
@@ -112,6 +116,31 @@ impl World {
     pub(crate) fn note(&self, what: &'static str, node: usize, text: impl FnOnce() -> String) {
         let (trace, now) = (self.executor.trace(), self.executor.now_ns());
         trace.note_with_text(now, what, [node as u64, 0, 0], || format!("node {node}: {}", text()));
+    }
+
+    /// The disk of a node, and its index.
+    pub(crate) fn disk(&self, node: usize) -> (&Device, &IndexKind) {
+        let at = if node < 2 && self.swapped.load(Relaxed) { 1 - node } else { node };
+        (&self.devices[at], &self.indexes[at])
+    }
+
+    /// Two homes get each other's disks: both refuse to start.
+    async fn swap_disks(&self) -> Result<(), String> {
+        for node in 0..2 {
+            self.end(node, NodeEnd::Killed).await?;
+        }
+        self.swapped.store(true, Relaxed);
+        for node in 0..2 {
+            match self.start(node).await {
+                Err(why) if why.contains("the pool belongs to the home") => {}
+                other => return Err(format!("SWAPPED: node {node} starts with another home's disk: {other:?}")),
+            }
+        }
+        self.swapped.store(false, Relaxed);
+        for node in 0..2 {
+            self.start(node).await?;
+        }
+        Ok(())
     }
 
     /// The process of a node, if one runs.
@@ -127,18 +156,21 @@ impl World {
     pub(crate) async fn run(self, mut rng: Rng) -> Result<(), String> {
         let env = self.executor.env();
         for node in 0..self.plan.shape.nodes {
-            let device = self.devices[node].clone();
+            let device = self.disk(node).0.clone();
             let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(device, self.executor.clone(), self.plan.shape.disk));
             let options = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
             Log::format(&disk, &env, &options).await.map_err(|error| error.to_string())?;
             drop(disk);
-            self.devices[node].lock().kill();
+            self.disk(node).0.lock().kill();
             self.start(node).await?;
         }
         for client in 0..self.plan.users.clients as usize {
             env.spawn("client", self.clone().follow(client, rng.fork()));
         }
-        for _ in 0..self.plan.rounds {
+        for round in 0..self.plan.rounds {
+            if round > 0 && self.plan.swaps {
+                self.swap_disks().await?;
+            }
             self.be_busy(&mut rng).await?;
             self.rest(&mut rng).await?;
         }
