@@ -246,20 +246,19 @@ impl Home {
         publish: Publish,
     ) -> Result<Accepted, ChannelError> {
         let Publish { body, key, permit } = publish;
-        let key = (!key.is_empty()).then(|| KeyHash::new(&key));
-        let stored = handle.clone();
+        let keyed = (!key.is_empty()).then(|| (KeyHash::new(&key), handle.clone()));
+        let key = keyed.as_ref().map(|(key, _)| key.0);
         let submit = async move {
             if terms.leaves_percent > 0 && handle.spare_percent()? < terms.leaves_percent {
                 return Err(ChannelError::DiskNearlyFull);
             }
             let StoreTerms { history_size, history_ttl_ms, durability, priority, .. } = terms;
-            let new =
-                NewPublication { body, history_size, history_ttl_ms, durability, priority, key: key.map(|key| key.0) };
+            let new = NewPublication { body, history_size, history_ttl_ms, durability, priority, key };
             Ok(Accepted::Pending(handle.submit(new).await?))
         };
-        match key {
+        match keyed {
             None => submit.await,
-            Some(key) => Ok(self.keyed(stored.name().clone(), Some(stored), key, permit, submit)),
+            Some((key, stored)) => Ok(self.keyed(stored.name().clone(), Some(stored), key, permit, submit)),
         }
     }
 
