@@ -276,3 +276,21 @@ def test_webhook_requests_are_signed_and_honour_retry_after(make_server, tmp_pat
     assert headers["webhook-signature"] == "v1," + base64.b64encode(signed).decode()
     shown = server.command("serve", "--config", str(config), "--data", str(server.data), "--print-config").stdout
     assert "HOOK_AUTHORIZATION" in shown and secret not in shown and "Bearer of the environment" not in shown
+
+
+def test_a_webhook_gets_records_in_the_form_of_minio(make_server, hook):
+    hooks = f'[{{ name = "app", url = "{hook.url}", format = "minio" }}]'
+    server = make_server(settings={"events.webhooks": hooks})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]))
+    s3.put_object(Bucket="photos", Key="a.png", Body=b"1", ContentType="image/png", Metadata={"taken-by": "ann"})
+    wait.until(lambda: len(hook.bodies) >= 1, what="the event")
+    s3.delete_object(Bucket="photos", Key="a.png")
+    wait.until(lambda: len(hook.bodies) >= 2, what="the second event")
+    created, removed = (body["Records"][0] for body in hook.bodies)
+    assert (created["eventName"], created["eventSource"]) == ("s3:ObjectCreated:Put", "minio:s3")
+    described = created["s3"]["object"]
+    assert described["contentType"] == "image/png"
+    assert described["userMetadata"] == {"content-type": "image/png", "X-Amz-Meta-Taken-By": "ann"}
+    assert removed["eventName"] == "s3:ObjectRemoved:Delete" and "contentType" not in removed["s3"]["object"]

@@ -17,7 +17,7 @@ use steadfast_flow::{Budget, Env};
 use steadfast_store::{Store, StoreError};
 
 use crate::context::RequestContext;
-use crate::error::{invalid_request, slow_down};
+use crate::error::{invalid_request, slow_down, store_error};
 use crate::receive::check_xml;
 use crate::served::{Served, overrides_headers};
 use crate::signed;
@@ -83,6 +83,7 @@ impl S3Access for Access {
             }
             None => self.check_unsigned(served.as_ref().ok().copied(), cx)?,
         }
+        signed::check_framing(cx.uri(), cx.headers())?;
         let served = served?;
         served.check_query(cx.method(), cx.uri().query().unwrap_or_default())?;
         self.check_origin(served, cx.s3_path().get_bucket_name())?;
@@ -124,13 +125,18 @@ impl Access {
     /// Allows a request without a signature to read one object of a public bucket, as it is stored.
     ///
     /// # Errors
-    /// `AccessDenied` for any other request; `InvalidRequest` if it sets headers of the answer.
+    /// `AccessDenied` for any other request; `NoSuchBucket`, as S3 answers to anyone;
+    /// `InvalidRequest` if the request sets headers of the answer.
     fn check_unsigned(&self, served: Option<&Served>, cx: &S3AccessContext<'_>) -> S3Result<()> {
         let denied = || Err(s3_error!(AccessDenied, "Access Denied"));
-        let public = cx.s3_path().get_bucket_name().is_some_and(|bucket| {
-            // The answer does not show which of the public buckets exist.
-            self.public_read.contains(bucket) && !matches!(self.store.bucket(bucket), Err(StoreError::NoSuchBucket))
-        });
+        let bucket = cx.s3_path().get_bucket_name();
+        let creates = served.is_some_and(|served| served.name == "CreateBucket");
+        if let Some(error @ StoreError::NoSuchBucket) = bucket.and_then(|bucket| self.store.bucket(bucket).err())
+            && !creates
+        {
+            return Err(store_error(error));
+        }
+        let public = bucket.is_some_and(|bucket| self.public_read.contains(bucket));
         // `s3s` also takes a request with two of these headers for one without a signature.
         if !public || !served.is_some_and(|served| served.public) || cx.headers().contains_key(AUTHORIZATION) {
             return denied();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use s3s::dto::{Metadata, ServerSideEncryption, StorageClass};
-use s3s::xml::is_unfit;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_store::Attributes;
 
@@ -127,15 +126,22 @@ fn parse_tagging(text: &str) -> S3Result<BTreeMap<String, String>> {
     check_tags(pairs)
 }
 
-/// Checks S3's limits on the tags of an object. Clients read tags as XML, which cannot carry every
-/// character.
+/// Checks S3's limits on the tags of an object.
 pub(crate) fn check_tags(pairs: Vec<(String, String)>) -> S3Result<BTreeMap<String, String>> {
     let mut tags = BTreeMap::new();
+    // Letters, digits and blanks of any script, and these.
+    let unfit = |c: char| {
+        let blank = c.is_whitespace() && !c.is_control();
+        !(c.is_alphanumeric() || blank || "_.:/=+-@".contains(c))
+    };
     for (name, value) in pairs {
-        if name.is_empty() || name.chars().count() > 128 || name.contains(is_unfit) {
+        if name.is_empty() || name.chars().count() > 128 || name.contains(unfit) {
             return Err(s3_error!(InvalidTag, "The TagKey you have provided is invalid"));
         }
-        if value.chars().count() > 256 || value.contains(is_unfit) {
+        if name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("aws:")) {
+            return Err(s3_error!(InvalidTag, "System tags cannot be added/updated by requester"));
+        }
+        if value.chars().count() > 256 || value.contains(unfit) {
             return Err(s3_error!(InvalidTag, "The TagValue you have provided is invalid"));
         }
         if tags.insert(name, value).is_some() {
@@ -248,6 +254,10 @@ mod tests {
         );
         assert!(parse_tagging("a=1&a=2").is_err());
         assert!(parse_tagging("a=%zz").is_err());
+        for wrong in ["ke%26y=v", "aws:x=v", "AWS:x=v", "k=a%26b", "k=a%00", "k%0A=v"] {
+            assert_eq!(parse_tagging(wrong).expect_err(wrong).code().as_str(), "InvalidTag");
+        }
+        parse_tagging("a.b/c:d@e=1_2-3&f=g%3Dh").expect("the other characters of S3");
         assert!(parse_tagging("a=%C3").is_err(), "not UTF-8");
         assert!(parse_tagging("a=%").is_err());
         let eleven = (0..11).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join("&");

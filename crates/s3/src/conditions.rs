@@ -3,11 +3,11 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_log::Durability;
-use steadfast_store::{Attributes, Condition, ObjectInfo, WEAK_ETAG};
+use steadfast_store::{Attributes, Condition, ObjectInfo, Store, WEAK_ETAG};
 
 use crate::error::invalid_argument;
 use crate::handler::OWNER;
@@ -54,7 +54,7 @@ pub(crate) struct ReadConditions<'a> {
 }
 
 fn matches(condition: &ETagCondition, tag: &ETag, compare: fn(&ETag, &ETag) -> bool) -> bool {
-    condition.is_any() || condition.as_etag().is_some_and(|t| compare(t, tag))
+    condition.is_any() || condition.etags().iter().any(|given| compare(given, tag))
 }
 
 impl ReadConditions<'_> {
@@ -116,11 +116,13 @@ fn failed() -> S3Error {
     s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold")
 }
 
-/// The condition of a write.
+/// The condition of a write of an object. Of a list of entity tags, the one that the object has now
+/// becomes the condition, which the commit compares again.
 ///
 /// # Errors
 /// `NotImplemented` for `If-None-Match` with a tag, which S3 does not offer either.
 pub(crate) fn write_condition(
+    (store, bucket, key): (&Store, &str, &str),
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
 ) -> S3Result<Condition> {
@@ -128,7 +130,16 @@ pub(crate) fn write_condition(
         (None, None) => Ok(Condition::None),
         (None, Some(none)) if none.is_any() => Ok(Condition::Absent),
         (Some(condition), None) => {
-            Ok(Condition::Matches(condition.as_etag().map_or_else(|| "*".to_owned(), |tag| tag.value().to_owned())))
+            let tag = match condition.etags() {
+                [] => "*",
+                [tag] => tag.value(),
+                [first, ..] => {
+                    let now = store.object(bucket, key).ok();
+                    let has = |tag: &&ETag| now.as_ref().is_some_and(|now| now.attributes.etag == tag.value());
+                    condition.etags().iter().find(has).unwrap_or(first).value()
+                }
+            };
+            Ok(Condition::Matches(tag.to_owned()))
         }
         _ => Err(s3_error!(
             NotImplemented,
@@ -141,15 +152,17 @@ pub(crate) fn write_condition(
 ///
 /// # Errors
 /// `InvalidArgument` for a malformed entity tag, and the errors of [`write_condition`].
-pub(crate) fn header_condition(headers: &HeaderMap) -> S3Result<Condition> {
+pub(crate) fn header_condition(target: (&Store, &str, &str), headers: &HeaderMap) -> S3Result<Condition> {
     let read = |name| -> S3Result<Option<ETagCondition>> {
-        headers
-            .get(name)
-            .map(|v| ETagCondition::parse_http_header(v.as_bytes()))
-            .transpose()
-            .map_err(|_| invalid_argument("invalid entity tag in a condition"))
+        // Several lines are one list (RFC 9110, section 5.3).
+        let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        let parsed = ETagCondition::parse_http_header(&lines.join(&b","[..]));
+        parsed.map(Some).map_err(|_| invalid_argument("invalid entity tag in a condition"))
     };
-    write_condition(read(IF_MATCH)?.as_ref(), read(IF_NONE_MATCH)?.as_ref())
+    write_condition(target, read(IF_MATCH)?.as_ref(), read(IF_NONE_MATCH)?.as_ref())
 }
 
 /// Headers that name the expected owner of a bucket. A presigned URL may carry them in its query.
@@ -212,10 +225,18 @@ pub(crate) fn durability(headers: &HeaderMap) -> S3Result<Option<Durability>> {
 }
 
 /// Refuses versions, which this server does not keep. Every object has the version `null`.
+///
+/// # Errors
+/// `NoSuchVersion`; `InvalidArgument` for a text that is no identifier of a version in S3 or MinIO.
 pub(crate) fn only_null_version(version: Option<&str>) -> S3Result<()> {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.' | b'_');
     match version {
         None | Some("" | "null") => Ok(()),
-        Some(_) => Err(s3_error!(NoSuchVersion, "The specified version does not exist.")),
+        // S3 has 32 characters, MinIO a UUID.
+        Some(text) if matches!(text.len(), 32 | 36) && text.bytes().all(fits) => {
+            Err(s3_error!(NoSuchVersion, "The specified version does not exist."))
+        }
+        Some(_) => Err(invalid_argument("Invalid version id specified")),
     }
 }
 

@@ -7,7 +7,9 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderValue, ORIGIN, VARY,
 };
 use http::{Method, Request, Response, StatusCode};
-use s3s::Body;
+use s3s::{Body, S3Error};
+
+use crate::error::custom;
 
 /// The origin of the requesting page, if the list allows it; `*` in the list allows all.
 pub(crate) fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
@@ -33,6 +35,19 @@ pub(crate) fn preflight(request: &HeaderMap) -> Response<Body> {
     }
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("300"));
     response
+}
+
+/// The error for a request with OPTIONS that is no preflight request of an allowed origin.
+pub(crate) fn refused(request: &HeaderMap) -> S3Error {
+    let bad = |why| custom("BadRequest", StatusCode::BAD_REQUEST, why);
+    if !request.contains_key(ORIGIN) {
+        return bad("Insufficient information. Origin request header needed.");
+    }
+    if !request.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
+        return bad("Invalid Access-Control-Request-Method: null");
+    }
+    let why = "CORSResponse: This CORS request is not allowed. The setting s3.allowed_origins lists the origins.";
+    custom("AccessForbidden", StatusCode::FORBIDDEN, why)
 }
 
 /// The headers that a page may read: all, and by name those that players need. Browsers of some

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -68,6 +68,7 @@ pub struct S3Door(Arc<Shared>);
 
 struct Shared {
     s3: S3Service,
+    store: Store,
     /// Admits the requests being served.
     gate: KeyedGate,
     /// Admits the long answers being sent, which do not fit into one piece of memory.
@@ -119,7 +120,7 @@ impl S3Door {
             xml_bytes_max: options.xml_bytes_max,
             edge: options.edge.clone(),
             public_read: options.public_read.clone(),
-            store,
+            store: store.clone(),
         });
         if !options.domains.is_empty() {
             builder.set_host(Domains::new(&options.domains));
@@ -157,6 +158,7 @@ impl S3Door {
         let (places, answers) = (gate("s3_requests", options.requests_max), gate("s3_answers", options.answers_max));
         Ok(Self(Arc::new(Shared {
             s3: builder.build(),
+            store,
             gate: places,
             answers,
             xml,
@@ -240,8 +242,12 @@ impl S3Door {
         let origin = cors::allowed(&shared.options.allowed_origins, request.headers());
         let mut response = if origin.is_some() && cors::is_preflight(&request) {
             cors::preflight(request.headers())
+        } else if request.method() == Method::OPTIONS {
+            error_response(cors::refused(request.headers()))
         } else if probes::is_probe(&request) {
             probes::answer()
+        } else if probes::is_administration(&request) && shared.store.bucket(probes::BUCKET).is_err() {
+            probes::refuse(request.uri().path())
         } else {
             // The future is large; boxed, it is not copied with the futures that hold it.
             stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &state))).await

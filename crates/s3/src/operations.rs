@@ -7,7 +7,7 @@ use steadfast_flow::{BoxFuture, Stage, stages};
 
 use crate::conditions::refuse_ignored;
 use crate::handler::Handler;
-use crate::ops::{buckets, copy, delete, list, notifications, read, tags, unset, uploads, write};
+use crate::ops::{acl, buckets, copy, delete, list, notifications, read, tags, unset, uploads, write};
 
 impl Handler {
     /// Adds to the error of a full pool the uploads and snapshots that hold space.
@@ -68,14 +68,16 @@ operations! {
     get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput = buckets::versioning;
     get_bucket_notification_configuration(GetBucketNotificationConfigurationInput) -> GetBucketNotificationConfigurationOutput = notifications::get;
     put_bucket_notification_configuration(PutBucketNotificationConfigurationInput) -> PutBucketNotificationConfigurationOutput = notifications::put;
-    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput = buckets::acl;
+    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput = acl::of_bucket;
+    put_bucket_acl(PutBucketAclInput) -> PutBucketAclOutput = acl::put_of_bucket;
 
     put_object(PutObjectInput) -> PutObjectOutput = write::put;
     copy_object(CopyObjectInput) -> CopyObjectOutput = copy::copy;
     get_object(GetObjectInput) -> GetObjectOutput = read::get;
     head_object(HeadObjectInput) -> HeadObjectOutput = read::head;
     get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput = read::attributes;
-    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = read::acl;
+    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = acl::of_object;
+    put_object_acl(PutObjectAclInput) -> PutObjectAclOutput = acl::put_of_object;
     delete_object(DeleteObjectInput) -> DeleteObjectOutput = delete::one;
     delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = delete::many;
     get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput = tags::get;

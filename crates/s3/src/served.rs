@@ -4,6 +4,7 @@ use http::Method;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use crate::conditions::{EXPECTED_OWNERS, another_owner};
+use crate::error::invalid_argument;
 use crate::handler::OWNER;
 use crate::signed::{is_presigned, is_presigned_v2};
 
@@ -87,7 +88,9 @@ const SERVED: &[Served] = &[
     served("GetBucketNotificationConfiguration", &["notification"]).with_origin(),
     with_xml("PutBucketNotificationConfiguration", &["notification"], SMALL),
     served("GetBucketAcl", &["acl"]).with_origin(),
+    with_xml("PutBucketAcl", &["acl"], SMALL).with_origin(),
     served("GetObjectAcl", &["acl", "versionId"]),
+    with_xml("PutObjectAcl", &["acl", "versionId"], SMALL),
     served("GetObjectTagging", &["tagging", "versionId"]),
     with_xml("PutObjectTagging", &["tagging", "versionId"], SMALL),
     served("DeleteObjectTagging", &["tagging", "versionId"]),
@@ -156,31 +159,42 @@ impl Served {
         })
     }
 
-    /// Refuses parameters that this operation does not know. An unknown sub-resource must not
-    /// become the plain operation: `PUT /bucket/key?renameObject` would write an empty object, and
-    /// `DELETE /bucket/key?acl` would delete one. Reads ignore unknown parameters that have a
-    /// value, as S3 does.
+    /// Refuses parameters that mean something else than this operation, or that it cannot honour.
+    /// A sub-resource must not become the plain operation: `PUT /bucket/key?renameObject` would
+    /// write an empty object, and `DELETE /bucket/key?acl` would delete one. Other parameters are
+    /// ignored, as S3 does, but of a change only those with a value: a sub-resource that S3 adds
+    /// later has none.
     ///
     /// # Errors
-    /// `NotImplemented`; `AccessDenied` for an expected owner other than [`OWNER`].
+    /// `NotImplemented`; `InvalidArgument` for what S3 refuses so; `AccessDenied` for an expected
+    /// owner other than [`OWNER`].
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let reads = *method == Method::GET || *method == Method::HEAD;
         let (presigned, v2) = (is_presigned(query), is_presigned_v2(query));
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             // `x-id`, signatures, and headers: `s3s` has already turned those of a presigned URL
             // into headers.
-            let of_sdk = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
+            let of_sdk = starts_with(&name, "x-");
             if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner.as_str())) {
                 match value == OWNER {
                     true => continue,
                     false => return Err(another_owner()),
                 }
             }
+            if self.misuses(&name) {
+                return Err(invalid_argument(format!("{} has no parameter {name:.64?}.", self.name)));
+            }
             let counts = presigned && starts_with(&name, "x-amz-");
             let relied_on = of_sdk && !counts && RELIED_ON.iter().any(|start| starts_with(&name, start));
-            let ignored = of_sdk || (reads && !value.is_empty());
             let of_v2 = v2 && V2_PARAMETERS.iter().any(|known| name.eq_ignore_ascii_case(known));
-            if !relied_on && (ignored || of_v2 || self.query.contains(&name.as_ref())) {
+            if !relied_on && (of_sdk || of_v2 || self.query.contains(&name.as_ref())) {
+                continue;
+            }
+            let unknown = match value.is_empty() {
+                true => reads && !SUBRESOURCES.contains(&name.as_ref()),
+                false => reads || !(SUBRESOURCES.contains(&name.as_ref()) || OF_UPLOADS.contains(&name.as_ref())),
+            };
+            if unknown && !relied_on {
                 continue;
             }
             return Err(S3Error::with_message(
@@ -194,20 +208,30 @@ impl Served {
         }
         Ok(())
     }
-}
 
-impl Served {
+    /// Whether the operation would silently do without a parameter that a client relies on.
+    fn misuses(&self, name: &str) -> bool {
+        match self.name {
+            "GetObject" | "HeadObject" => name.starts_with("response-") && !RESPONSE.contains(&name),
+            "ListObjects" => matches!(name, "start-after" | "continuation-token"),
+            _ => false,
+        }
+    }
+
     /// Whether a query string has parameters that count, or may count.
     pub(crate) fn has_parameters(&self, query: &str) -> bool {
-        form_urlencoded::parse(query.as_bytes())
-            .any(|(name, value)| value.is_empty() || starts_with(&name, "x-") || self.query.contains(&name.as_ref()))
+        form_urlencoded::parse(query.as_bytes()).any(|(name, value)| {
+            let counts = starts_with(&name, "x-") && !name.eq_ignore_ascii_case("x-id");
+            let another = value.is_empty() && SUBRESOURCES.contains(&name.as_ref());
+            counts || another || self.query.contains(&name.as_ref())
+        })
     }
 }
 
 /// What to use in place of an operation that is not served.
 fn reason(operation: &str) -> &'static str {
     match operation {
-        "PutBucketPolicy" | "PutPublicAccessBlock" | "PutBucketAcl" | "PutObjectAcl" | "PutBucketOwnershipControls" => {
+        "PutBucketPolicy" | "PutPublicAccessBlock" | "PutBucketOwnershipControls" => {
             " Every configured key may do everything; the setting s3.public_read lets anyone read a bucket's objects."
         }
         "PutBucketCors" => " The setting s3.allowed_origins is for all buckets.",
@@ -241,6 +265,60 @@ const RELIED_ON: [&str; 9] = [
     "x-steadfast-",
 ];
 
+/// The sub-resources of S3, and of other vendors' servers. Each names another operation than the
+/// plain one on its path.
+const SUBRESOURCES: [&str; 46] = [
+    "abac",
+    "accelerate",
+    "acl",
+    "analytics",
+    "annotation",
+    "append",
+    "attributes",
+    "cors",
+    "defaultObjectAcl",
+    "delete",
+    "encryption",
+    "events",
+    "intelligent-tiering",
+    "inventory",
+    "legal-hold",
+    "lifecycle",
+    "location",
+    "logging",
+    "metadataConfiguration",
+    "metadataInventoryTable",
+    "metadataJournalTable",
+    "metadataTable",
+    "metrics",
+    "notification",
+    "object-lock",
+    "ownershipControls",
+    "policy",
+    "policyStatus",
+    "publicAccessBlock",
+    "renameObject",
+    "replication",
+    "requestPayment",
+    "restore",
+    "retention",
+    "select",
+    "select-type",
+    "session",
+    "storageClass",
+    "symlink",
+    "tagging",
+    "torrent",
+    "uploads",
+    "versioning",
+    "versions",
+    "website",
+    "worm",
+];
+
+/// Parameters with a value that make another operation of a change.
+const OF_UPLOADS: [&str; 4] = ["partNumber", "uploadId", "versionId", "position"];
+
 /// Parameters of URLs presigned with version 2, besides `x-amz-*`.
 const V2_PARAMETERS: [&str; 5] = ["AWSAccessKeyId", "Expires", "Signature", "content-type", "content-md5"];
 
@@ -258,9 +336,17 @@ mod tests {
             Served::find(operation).unwrap().check_query(&method, query).is_ok()
         };
         assert!(ask("PutObject", Method::PUT, "x-id=PutObject&X-Amz-Signature=0&x-amz-acl=private"));
-        for query in
-            ["renameObject", "append&position=0", "encryption", "partNumber=1", "uploadId=x", "a=b", "%61cl", "="]
-        {
+        for query in [
+            "renameObject",
+            "append&position=0",
+            "encryption",
+            "partNumber=1",
+            "uploadId=x",
+            "acl=1",
+            "new",
+            "%61cl",
+            "=",
+        ] {
             assert!(!ask("PutObject", Method::PUT, query), "{query}");
         }
         assert!(ask("DeleteObject", Method::DELETE, "versionId=null&x-id=DeleteObject"));
@@ -276,7 +362,14 @@ mod tests {
         assert!(!ask("DeleteObject", Method::DELETE, "acl"));
         assert!(!ask("DeleteBucket", Method::DELETE, "encryption"));
         assert!(ask("GetObject", Method::GET, "response-content-type=a%2Fb&partNumber=1&versionId="));
-        assert!(ask("GetObject", Method::GET, "v=3"), "a cache's");
+        for query in ["v=3", "1668123456", "download", "id=5", "x-id=GetObject", "policy=1"] {
+            assert!(ask("GetObject", Method::GET, query), "{query}");
+        }
+        assert!(ask("PutObject", Method::PUT, "a=b"), "without meaning");
+        for (operation, query) in [("GetObject", "response-foo=1"), ("ListObjects", "start-after=a")] {
+            let refused = Served::find(operation).unwrap().check_query(&Method::GET, query);
+            assert_eq!(refused.expect_err(query).code().as_str(), "InvalidArgument");
+        }
         assert!(!ask("GetObject", Method::GET, "legal-hold"));
         assert!(ask("ListObjectsV2", Method::GET, "list-type=2&prefix=&delimiter=%2F&fetch-owner=true&metadata=true"));
         assert!(Served::find("PutBucketPolicy").is_err());

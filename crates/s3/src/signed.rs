@@ -12,11 +12,11 @@
 
 use std::borrow::Cow;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
-use crate::error::invalid_argument;
+use crate::error::{invalid_argument, invalid_request};
 
 /// Prefixes of the headers that change what a request does.
 const COVERED: [&str; 2] = ["x-amz-", "x-steadfast-"];
@@ -74,6 +74,34 @@ fn check_v2(query: &str, headers: &HeaderMap) -> S3Result<()> {
         None => Ok(()),
         Some(name) => Err(not_signed(name.as_str())),
     }
+}
+
+/// Refuses a body that is said to be sent in chunks (`aws-chunked`) but whose request is not signed
+/// for that: it would be stored with the frames of its chunks.
+///
+/// # Errors
+/// `InvalidRequest`.
+pub(crate) fn check_framing(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
+    let streamed = |hash: &str| hash.starts_with("STREAMING-");
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let empty = text("content-length").unwrap_or("0") == "0" && !headers.contains_key(TRANSFER_ENCODING);
+    if empty || text(CONTENT_HASH).is_some_and(streamed) {
+        return Ok(());
+    }
+    let encoded = headers.get_all(CONTENT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let chunked =
+        encoded.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case("aws-chunked"));
+    let parameters = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let by_url =
+        parameters.filter(|(name, _)| name.eq_ignore_ascii_case(CONTENT_HASH)).any(|(_, hash)| streamed(&hash));
+    let framed = ["x-amz-decoded-content-length", "x-amz-trailer"].into_iter().find(|name| headers.contains_key(*name));
+    let what = match (chunked, by_url, framed) {
+        (true, ..) => "Content-Encoding: aws-chunked",
+        (_, true, _) => "A streaming payload in a presigned URL",
+        (.., Some(name)) => name,
+        _ => return Ok(()),
+    };
+    Err(invalid_request(format!("{what} needs a header x-amz-content-sha256 that begins with STREAMING-.")))
 }
 
 fn not_signed(name: &str) -> S3Error {

@@ -103,7 +103,8 @@ impl<'a> PresignedUrlV4<'a> {
 fn parse_expires(s: &str, max_expires_secs: u32) -> Option<jiff::SignedDuration> {
     // u32 parse rejects negative values and non-integers implicitly
     let x = s.parse::<u32>().ok()?;
-    if x > max_expires_secs {
+    // steadfast patch 18: S3 demands a second at least.
+    if x == 0 || x > max_expires_secs {
         return None;
     }
     Some(jiff::SignedDuration::from_secs(i64::from(x)))

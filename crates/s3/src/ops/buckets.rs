@@ -2,7 +2,7 @@
 
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
-use steadfast_store::BucketSettings;
+use steadfast_store::{BucketSettings, StoreError};
 
 use crate::attributes::page_size;
 use crate::conditions::{durability, timestamp};
@@ -13,16 +13,23 @@ pub(crate) async fn create(
     handler: &Handler,
     req: S3Request<CreateBucketInput>,
 ) -> S3Result<S3Response<CreateBucketOutput>> {
-    let durability = durability(&req.headers)?.unwrap_or_default();
+    let requested = durability(&req.headers)?;
+    let durability = requested.unwrap_or_default();
     if req.input.object_lock_enabled_for_bucket == Some(true) {
         return Err(invalid_request("Object Lock is not offered."));
     }
     let name = req.input.bucket;
-    handler
-        .store
-        .create_bucket(&name, BucketSettings { durability, ..BucketSettings::default() })
-        .await
-        .map_err(store_error)?;
+    let settings = BucketSettings { durability, ..BucketSettings::default() };
+    match handler.store.create_bucket(&name, settings).await {
+        // In its first region, S3 answers so to the owner of the bucket.
+        Err(StoreError::BucketExists) if handler.options.region == "us-east-1" => {
+            let has = handler.store.bucket(&name).map_err(store_error)?.settings.durability;
+            if requested.is_some_and(|requested| requested != has) {
+                return Err(store_error(StoreError::BucketExists));
+            }
+        }
+        created => _ = created.map_err(store_error)?,
+    }
     Ok(S3Response::new(CreateBucketOutput { bucket_arn: None, location: Some(format!("/{name}")) }))
 }
 
@@ -90,26 +97,4 @@ pub(crate) async fn versioning(
 ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
     handler.store.bucket(&req.input.bucket).map_err(store_error)?;
     Ok(S3Response::new(GetBucketVersioningOutput::default()))
-}
-
-pub(crate) async fn acl(
-    handler: &Handler,
-    req: S3Request<GetBucketAclInput>,
-) -> S3Result<S3Response<GetBucketAclOutput>> {
-    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
-    Ok(S3Response::new(GetBucketAclOutput { grants: Some(full_control()), owner: Some(owner()) }))
-}
-
-/// The only grant: every configured key may do everything.
-pub(crate) fn full_control() -> Vec<Grant> {
-    vec![Grant {
-        grantee: Some(Grantee {
-            display_name: Some("steadfast".into()),
-            email_address: None,
-            id: Some("steadfast".into()),
-            type_: Type::from_static(Type::CANONICAL_USER),
-            uri: None,
-        }),
-        permission: Some(Permission::from_static(Permission::FULL_CONTROL)),
-    }]
 }

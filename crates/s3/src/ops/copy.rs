@@ -60,9 +60,9 @@ fn too_large(info: &ObjectInfo) -> S3Result<()> {
 pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
     let context = context(&req);
     let durability = durability(&req.headers)?;
-    let condition = header_condition(&req.headers)?;
-    let matching = matches!(condition, Condition::Matches(_));
     let input = req.input;
+    let condition = header_condition((&handler.store, &input.bucket, &input.key), &req.headers)?;
+    let matching = matches!(condition, Condition::Matches(_));
     refuse_unsupported!(input)?;
     let from = source(handler, &input.copy_source)?;
     let to = (input.bucket.as_str(), input.key.as_str());
@@ -174,7 +174,7 @@ fn part_range(text: &str, size: u64) -> S3Result<std::ops::Range<u64>> {
     };
     let Ok(Range::Int { first, last: Some(last) }) = Range::parse(text) else { return Err(wrong()) };
     if last >= size {
-        return Err(invalid_argument(format!("Range specified is not valid for source object of size: {size}")));
+        return Err(s3_error!(InvalidRange, "Range specified is not valid for source object of size: {size}"));
     }
     Ok(first..last + 1)
 }

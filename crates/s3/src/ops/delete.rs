@@ -25,7 +25,7 @@ pub(crate) async fn one(
             "A header you provided implies functionality that is not implemented: conditions on time and size of what is deleted."
         ));
     }
-    let condition = write_condition(input.if_match.as_ref(), None)?;
+    let condition = write_condition((&handler.store, &input.bucket, &input.key), input.if_match.as_ref(), None)?;
     let matching = input.if_match.is_some();
     let written = handler
         .store
@@ -58,8 +58,8 @@ pub(crate) async fn many(
         let conditional = object.e_tag.is_some() || object.last_modified_time.is_some() || object.size.is_some();
         if conditional {
             errors.push(refused(object, S3ErrorCode::NotImplemented, "Conditions on deletes in bulk are not offered."));
-        } else if only_null_version(object.version_id.as_deref()).is_err() {
-            errors.push(refused(object, S3ErrorCode::NoSuchVersion, "The specified version does not exist."));
+        } else if let Err(error) = only_null_version(object.version_id.as_deref()) {
+            errors.push(refused(object, error.code().clone(), error.message().unwrap_or_default()));
         } else if object.key.is_empty() || object.key.len() > 1024 {
             errors.push(refused(object, S3ErrorCode::KeyTooLongError, "Your key is empty or too long."));
         } else {

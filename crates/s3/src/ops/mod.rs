@@ -1,5 +1,6 @@
 //! The operations, grouped by subject.
 
+pub(crate) mod acl;
 pub(crate) mod buckets;
 pub(crate) mod copy;
 pub(crate) mod delete;

@@ -15,9 +15,8 @@ use steadfast_store::{ObjectInfo, PartInfo, StoreError};
 use crate::attributes::{page_size, set_headers};
 use crate::checksum::set_checksums;
 use crate::conditions::{ReadConditions, if_range_holds, object_etag, only_null_version, timestamp};
-use crate::error::{custom, edge_error, invalid_request, not_satisfiable, store_error};
-use crate::handler::{Handler, owner};
-use crate::ops::buckets::full_control;
+use crate::error::{custom, edge_error, invalid_argument, invalid_request, not_satisfiable, store_error};
+use crate::handler::Handler;
 use crate::ops::source::{Source, wanted};
 use crate::ops::write::{checksum_type, part_number};
 
@@ -79,6 +78,7 @@ macro_rules! describe_object {
         if $checksums {
             if let Some(part) = &selection.part {
                 set_checksums!($output, &part.attributes.checksums);
+                $output.checksum_type = checksum_type(&info.attributes);
             } else if selection.span.end - selection.span.start == info.size {
                 set_checksums!($output, &info.attributes.checksums);
                 $output.checksum_type = checksum_type(&info.attributes);
@@ -231,6 +231,9 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     output.content_length = output.content_length.filter(|_| has_length);
     let mut response = S3Response::new(output);
     response.headers = headers;
+    if !info.attributes.tags.is_empty() {
+        response.headers.insert("x-amz-tagging-count", HeaderValue::from(info.attributes.tags.len()));
+    }
     override_headers(
         &mut response.headers,
         &[
@@ -256,6 +259,15 @@ fn override_headers(headers: &mut HeaderMap, overrides: &[(&'static str, Option<
     Ok(())
 }
 
+/// The attributes that GetObjectAttributes knows.
+const ATTRIBUTES: [&str; 5] = [
+    ObjectAttributes::CHECKSUM,
+    ObjectAttributes::ETAG,
+    ObjectAttributes::OBJECT_PARTS,
+    ObjectAttributes::OBJECT_SIZE,
+    ObjectAttributes::STORAGE_CLASS,
+];
+
 pub(crate) async fn attributes(
     handler: &Handler,
     req: S3Request<GetObjectAttributesInput>,
@@ -263,7 +275,11 @@ pub(crate) async fn attributes(
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let mut info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
-    let wants = |name: &str| input.object_attributes.iter().any(|a| a.as_str().split(',').any(|a| a.trim() == name));
+    let named = || input.object_attributes.iter().flat_map(|a| a.as_str().split(',')).map(str::trim);
+    if named().next().is_none() || !named().all(|name| ATTRIBUTES.contains(&name)) {
+        return Err(invalid_argument("Invalid attribute name specified."));
+    }
+    let wants = |name: &str| named().any(|named| named == name);
     let mut parts = Vec::new();
     if wants(ObjectAttributes::OBJECT_PARTS) && info.part_count > 0 {
         let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
@@ -313,18 +329,6 @@ pub(crate) async fn attributes(
         });
     }
     Ok(S3Response::new(output))
-}
-
-pub(crate) async fn acl(
-    handler: &Handler,
-    req: S3Request<GetObjectAclInput>,
-) -> S3Result<S3Response<GetObjectAclOutput>> {
-    handler.store.object(&req.input.bucket, &req.input.key).map_err(store_error)?;
-    Ok(S3Response::new(GetObjectAclOutput {
-        grants: Some(full_control()),
-        owner: Some(owner()),
-        ..GetObjectAclOutput::default()
-    }))
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ pub(crate) async fn create(
     handler: &Handler,
     req: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-    let condition = header_condition(&req.headers)?;
     let input = req.input;
+    let condition = header_condition((&handler.store, &input.bucket, &input.key), &req.headers)?;
     refuse_unsupported!(input)?;
     // No parser could read the answers that name the key: those to this request and to the
     // completion.
@@ -157,8 +157,9 @@ pub(crate) async fn complete(
     let durability = durability(&req.headers)?;
     let location = location(handler.options.https, &req.headers, &req.uri);
     let input = req.input;
-    let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
+    let target = (&handler.store, bucket.as_str(), key.as_str());
+    let condition = write_condition(target, input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let named = input.multipart_upload.as_ref().and_then(|m| m.parts.as_deref()).unwrap_or_default();
     if named.is_empty() {
         return Err(malformed());

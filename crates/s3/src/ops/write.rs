@@ -76,7 +76,11 @@ pub(crate) async fn put(
     if input.write_offset_bytes.is_some() {
         return Err(s3_error!(NotImplemented, "Appending to objects is not offered."));
     }
-    let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let condition = write_condition(
+        (&handler.store, &input.bucket, &input.key),
+        input.if_match.as_ref(),
+        input.if_none_match.as_ref(),
+    )?;
     let mut attributes = described!(input).attributes()?;
     let wanted = handler.wanted(&req.headers, input.content_length)?;
     let (bucket, key) = (&input.bucket, &input.key);

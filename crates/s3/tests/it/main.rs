@@ -5,6 +5,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "test code is outside the seam")]
 
+mod acl;
+mod answers;
 mod common;
 mod edge;
 mod inputs;

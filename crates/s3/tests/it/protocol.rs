@@ -1,5 +1,7 @@
 //! Listings, uploads in parts, buckets and signatures through the S3 interface.
 
+use steadfast_s3::S3Options;
+
 use crate::common::{Client, options};
 
 #[tokio::test]
@@ -7,7 +9,12 @@ async fn buckets() {
     let c = Client::new().await;
     c.bucket("one").await;
     c.bucket("two").await;
-    c.put("/one", "").await.refused(409, "BucketAlreadyOwnedByYou");
+    c.put("/one", "").await.expect(200);
+    let other = c.call("PUT", "/one").header("x-steadfast-durability", "async");
+    other.send().await.refused(409, "BucketAlreadyOwnedByYou");
+    let elsewhere = Client::with(S3Options { region: "eu-central-1".into(), ..options() }).await;
+    elsewhere.bucket("one").await;
+    elsewhere.put("/one", "").await.refused(409, "BucketAlreadyOwnedByYou");
     assert_eq!(c.get("/").await.expect(200).xml_all("Name"), ["one", "two"]);
     let head = c.call("HEAD", "/one").send().await.expect(200);
     assert_eq!(head.header("x-amz-bucket-region"), "us-east-1");

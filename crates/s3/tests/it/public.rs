@@ -30,6 +30,7 @@ async fn only_reads_of_objects_need_no_signature() {
                 "open" if reads => 200,
                 // The origin is not there.
                 "media" if reads => 502,
+                "absent" | "none" if *operation != "CreateBucket" => 404,
                 _ => 403,
             };
             assert_eq!(answer.status, expected, "{operation} of {bucket}: {answer:?}");
@@ -82,7 +83,7 @@ async fn public_objects_are_read_as_they_are() {
     }
     for path in ["/plain/../open/k", "//open/k", "/OPEN/k", "/op/k"] {
         let answer = get(path).send_unsigned().await;
-        assert!(matches!(answer.status, 400 | 403), "{path}: {answer:?}");
+        assert!(matches!(answer.status, 400 | 403 | 404), "{path}: {answer:?}");
     }
 }
 
@@ -101,13 +102,13 @@ async fn parameters_need_a_signature() {
             }
         }
         c.call("GET", "/plain/k").query(name, value).send_unsigned().await.refused(403, "AccessDenied");
-        c.call("GET", "/absent/k").query(name, value).send_unsigned().await.refused(403, "AccessDenied");
+        c.call("GET", "/absent/k").query(name, value).send_unsigned().await.refused(404, "NoSuchBucket");
     }
-    for query in ["partNumber=1", "versionId=null", "v", "x-id=GetObject", "X-Amz-Credential=a", "X-Amz-Expires=1"] {
+    for query in ["partNumber=1", "versionId=null", "acl", "X-Amz-Credential=a", "X-Amz-Expires=1"] {
         c.call("GET", &format!("/open/k?{query}")).send_unsigned().await.refused(403, "AccessDenied");
     }
     // What a signed read ignores.
-    for query in ["v=3", "_HLS_msn=7&_HLS_part=1"] {
+    for query in ["v=3", "1668123456", "download", "x-id=GetObject", "_HLS_msn=7&_HLS_part=1"] {
         assert_eq!(c.call("GET", &format!("/open/k?{query}")).send_unsigned().await.status, 200, "{query}");
     }
     let signed = c.get("/open/k?response-content-type=text%2Fhtml&partNumber=1").await;

@@ -105,11 +105,25 @@ async fn health_checks_of_minio_need_no_signature() {
         let path = format!("/minio/health/{path}");
         c.call("GET", &path).send_unsigned().await.expect(200);
         c.call("HEAD", &path).send_unsigned().await.expect(200);
-        c.call("PUT", &path).send_unsigned().await.refused(403, "AccessDenied");
+        c.call("PUT", &path).send_unsigned().await.refused(404, "NoSuchBucket");
         // A signed request names a bucket and a key.
         c.get(&path).await.refused(404, "NoSuchBucket");
     }
-    c.call("GET", "/minio/health/other").send_unsigned().await.refused(403, "AccessDenied");
+    c.call("GET", "/minio/health/other").send_unsigned().await.refused(404, "NoSuchBucket");
+    c.bucket("bucket").await;
     let head = c.call("HEAD", "/bucket").send_unsigned().await.expect(403);
     assert_eq!(head.header("x-amz-bucket-region"), "us-east-1");
+}
+
+#[tokio::test]
+async fn the_administration_of_minio_names_what_does_it_here() {
+    let c = Client::new().await;
+    for send in [c.call("GET", "/minio/admin/v3/info").send_unsigned().await, c.get("/minio/admin/v3/info").await] {
+        assert_eq!((send.status, send.header("content-type")), (501, "application/json"));
+        assert!(send.text().contains("steadfast status"), "{send:?}");
+    }
+    // A bucket of that name has its objects.
+    c.bucket("minio").await;
+    c.put("/minio/admin/v3/info", "data").await.expect(200);
+    assert_eq!(c.get("/minio/admin/v3/info").await.expect(200).bytes(), b"data");
 }

@@ -124,3 +124,17 @@ async fn the_setting_refuses_version_2() {
         assert!(refused.refused(400, "InvalidRequest").xml("Message").contains("s3v4"));
     }
 }
+
+#[tokio::test]
+async fn a_bucket_is_signed_with_and_without_a_slash() {
+    let c = Client::new().await;
+    c.call("PUT", "/bucket").send_v2_as("/bucket/").await.expect(200);
+    c.call("HEAD", "/bucket").send_v2_as("/bucket/").await.expect(200);
+    c.call("GET", "/bucket").send_v2_as("/bucket/").await.expect(200);
+    c.call("GET", "/bucket/").send_v2_as("/bucket").await.expect(200);
+    c.call("GET", "/bucket?location").send_v2_as("/bucket/").await.expect(200);
+    c.call("PUT", "/bucket/k").body("data").send_v2().await.expect(200);
+    for (path, signed) in [("/bucket/k", "/bucket/k/"), ("/bucket/k/", "/bucket/k"), ("/bucket", "/bucke"), ("/", "")] {
+        c.call("GET", path).send_v2_as(signed).await.refused(403, "SignatureDoesNotMatch");
+    }
+}

@@ -23,18 +23,21 @@ fn tagging(value: &str) -> String {
     format!("<Tagging><TagSet><Tag><Key>k</Key><Value>{value}</Value></Tag></TagSet></Tagging>")
 }
 
+fn deletion(key: &str) -> String {
+    format!("<Delete><Object><Key>{key}</Key></Object></Delete>")
+}
+
 #[tokio::test]
 async fn text_in_pieces_is_one_text() {
     let c = Client::new().await;
     c.bucket("bucket").await;
-    c.put("/bucket/k", "x").await.expect(200);
     for (written, meant) in [
         ("<![CDATA[b & c]]>", "b &amp; c"),
         ("a<![CDATA[b]]>c", "abc"),
         ("<![CDATA[a]]><![CDATA[b]]>", "ab"),
         ("<![CDATA[a]]]]><![CDATA[>b]]>", "a]]&gt;b"),
         ("<![CDATA[&lt;]]>&lt;", "&amp;lt;&lt;"),
-        ("<![CDATA[]]>", ""),
+        ("<![CDATA[]]>a", "a"),
         ("a<!-- x -->b", "ab"),
         ("a<?x y?>b", "ab"),
         ("<!-- x -->a<!-- <y> --><![CDATA[b]]><?z?>&amp;c", "ab&amp;c"),
@@ -43,8 +46,8 @@ async fn text_in_pieces_is_one_text() {
         ("a&#13;b&#xD;", "a&#13;b&#13;"),
         ("a&#9;b&#10;c", "a\tb\nc"),
     ] {
-        c.put("/bucket/k?tagging", tagging(written)).await.expect(200);
-        let read = c.get("/bucket/k?tagging").await.expect(200).xml("Value").to_owned();
+        let deleted = c.call("POST", "/bucket?delete").body(deletion(written)).send().await.expect(200);
+        let read = deleted.xml("Key").to_owned();
         let plain = |text: &str| text.replace("&quot;", "\"").replace("&apos;", "'");
         assert_eq!(plain(&read), plain(meant), "{written}");
     }
@@ -202,8 +205,7 @@ async fn tags_that_xml_cannot_carry() {
         c.call("PUT", "/bucket/k").header("x-amz-tagging", tags).send().await.refused(400, "InvalidTag");
         c.call("POST", "/bucket/k?uploads").header("x-amz-tagging", tags).send().await.refused(400, "InvalidTag");
     }
-    c.call("PUT", "/bucket/k").header("x-amz-tagging", "a=%0D%09").send().await.expect(200);
-    assert_eq!(c.get("/bucket/k?tagging").await.expect(200).xml("Value"), "&#13;\t");
+    c.call("PUT", "/bucket/k").header("x-amz-tagging", "a=%0D%09").send().await.refused(400, "InvalidTag");
 }
 
 #[tokio::test]
@@ -217,7 +219,6 @@ async fn every_error_is_well_formed_xml() {
             format!("/bucket/k?versionId={unfit}"),
             format!("/bucket?list-type=2&continuation-token={unfit}"),
             format!("/bucket?encoding-type={unfit}"),
-            format!("/bucket?{unfit}"),
             format!("/b{unfit}/k"),
         ] {
             let answer = c.get(&path).await;

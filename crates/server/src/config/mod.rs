@@ -34,7 +34,7 @@ pub(crate) use log_levels::log_targets;
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
 
-pub use webhooks::{Webhook, Webhooks};
+pub use webhooks::{Webhook, WebhookFormat, Webhooks};
 pub use window::TimeOfDay;
 
 pub use settings::{

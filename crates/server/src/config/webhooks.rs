@@ -34,6 +34,28 @@ pub struct Webhook {
     pub server_name: String,
     /// Accepts any certificate. For trials.
     pub insecure_skip_verify: bool,
+    /// The form of the events.
+    pub format: WebhookFormat,
+}
+
+/// The form of the events that a webhook gets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WebhookFormat {
+    /// Records as Amazon S3 makes them.
+    #[default]
+    S3,
+    /// Records as MinIO makes them, with content type and user metadata.
+    Minio,
+}
+
+impl WebhookFormat {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "s3" => Ok(Self::S3),
+            "minio" => Ok(Self::Minio),
+            _ => Err(format!("format: expected \"s3\" or \"minio\", found {text:?}")),
+        }
+    }
 }
 
 /// All webhooks: tables in a file. As text, NAME=URL pairs separated by commas, or the list of
@@ -42,7 +64,7 @@ pub struct Webhook {
 pub struct Webhooks(pub Vec<Webhook>);
 
 const EXPECTED: &str = "a list of webhooks such as [{ name = \"app\", url = \"https://app.example.com/hook\", authorization = \"Bearer secret\" }]";
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "name",
     "url",
     "authorization",
@@ -57,6 +79,7 @@ const KEYS: [&str; 14] = [
     "key_pem",
     "server_name",
     "insecure_skip_verify",
+    "format",
 ];
 
 /// Maximum length of a name, in bytes.
@@ -103,6 +126,10 @@ impl Webhook {
                 "server_name" => &mut this.server_name,
                 "insecure_skip_verify" => {
                     this.insecure_skip_verify = bool::read(Input::Value(value.get_ref()))?;
+                    continue;
+                }
+                "format" => {
+                    this.format = WebhookFormat::parse(&String::read(Input::Value(value.get_ref()))?)?;
                     continue;
                 }
                 "headers" => {
@@ -186,6 +213,9 @@ impl Webhook {
         if self.insecure_skip_verify {
             all.push("insecure_skip_verify = true".to_owned());
         }
+        if self.format == WebhookFormat::Minio {
+            all.push("format = \"minio\"".to_owned());
+        }
         format!("{{ {} }}", all.join(", "))
     }
 }
@@ -222,7 +252,7 @@ mod tests {
     fn webhooks_are_read_and_written() {
         let tables = r#"[{ name = "a", url = "http://h:1/x" }, { name = "b", url = "https://h", authorization_file = "/run/\"s\"" },
             { name = "c", url = "https://h", secret_env = "HOOK", headers = { "X-Tenant" = "t" }, server_ca_pem = "ca.pem", cert_pem = "c.pem", key_pem = "k.pem",
-              server_name = "n", insecure_skip_verify = true }]"#;
+              server_name = "n", insecure_skip_verify = true, format = "minio" }]"#;
         let hooks = parse(tables).expect("valid");
         assert_eq!((&hooks.0[0].url[..], &hooks.0[1].authorization.file[..]), ("http://h:1/x", "/run/\"s\""));
         assert_eq!((&hooks.0[2].headers["X-Tenant"][..], hooks.0[2].insecure_skip_verify), ("t", true));
@@ -278,6 +308,7 @@ mod tests {
             ("[{ name = \"a\", url = \"http://h\", headers = 7 }]", "expected a table"),
             ("[{ name = \"a\", url = \"http://h\", cert_pem = \"c\" }]", "go together"),
             ("[{ name = \"a\", url = \"http://h\", insecure_skip_verify = 7 }]", "true or false"),
+            ("[{ name = \"a\", url = \"http://h\", format = \"MinIO\" }]", "expected \"s3\" or \"minio\""),
             ("[\"a=http://h\", \"a=http://i\"]", "two webhooks"),
         ] {
             let error = parse(value).expect_err(value);

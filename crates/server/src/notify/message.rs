@@ -6,12 +6,15 @@ use std::fmt;
 
 use serde_json::{Value, json};
 use steadfast_live::protocol::message::Publication;
-use steadfast_store::{Event, EventKind};
+use steadfast_store::{Attributes, Event, EventKind};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// The rule of channels that mirror a bucket.
 pub(super) const MIRROR: &str = "mirror";
+
+/// Content type of an object that was stored without one.
+const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 
 /// The tag of a publication that names the event.
 const ID: &str = "id";
@@ -42,6 +45,15 @@ fn encoded(key: &str) -> String {
             b' ' => out.push('+'),
             byte => out.push_str(&format!("%{byte:02X}")),
         }
+    }
+    out
+}
+
+/// The header that carries user metadata of this name, spelled as MinIO does.
+fn header(name: &str) -> String {
+    let mut out = "X-Amz-Meta-".to_owned();
+    for c in name.chars() {
+        out.push(if out.ends_with('-') { c.to_ascii_uppercase() } else { c });
     }
     out
 }
@@ -94,13 +106,35 @@ impl Message<'_> {
         json!({"Records": [self.record()]}).to_string()
     }
 
-    /// The event as MinIO posts it to webhooks: the same with a name and a key in front.
+    /// The event as webhooks get it: the same with MinIO's name and key in front.
     pub(super) fn posted(&self) -> String {
+        self.with_name(self.record())
+    }
+
+    /// The event as MinIO posts it to webhooks. `attributes` are those of the object, if it is
+    /// still the one of the event.
+    pub(super) fn posted_as_minio(&self, attributes: Option<&Attributes>) -> String {
+        let mut record = self.record();
+        record["eventVersion"] = json!("2.0");
+        record["eventSource"] = json!("minio:s3");
+        record["eventName"] = json!(format!("s3:{}", name(self.event.event.kind)));
+        if let Some(attributes) = attributes {
+            let content_type = attributes.system.get("content-type").map_or(DEFAULT_CONTENT_TYPE, |text| text);
+            let mut metadata: BTreeMap<String, &str> =
+                attributes.user.iter().map(|(name, value)| (header(name), value.as_str())).collect();
+            metadata.insert("content-type".to_owned(), content_type);
+            record["s3"]["object"]["contentType"] = json!(content_type);
+            record["s3"]["object"]["userMetadata"] = json!(metadata);
+        }
+        self.with_name(record)
+    }
+
+    fn with_name(&self, record: Value) -> String {
         let event = &self.event.event;
         json!({
             "EventName": format!("s3:{}", name(event.kind)),
             "Key": format!("{}/{}", event.bucket, event.key),
-            "Records": [self.record()],
+            "Records": [record],
         })
         .to_string()
     }
@@ -183,5 +217,21 @@ mod tests {
             (&json!("s3:ObjectRemoved:Delete"), &json!("b/a dir/ü+1.png"))
         );
         assert!(posted["Records"][0]["s3"]["object"].get("size").is_none());
+    }
+    #[test]
+    fn a_webhook_may_get_all_fields_of_minio() {
+        let event = event(EventKind::Put);
+        let message = Message { event: &event, rule: "r", region: "us-east-1" };
+        let mut attributes = Attributes::default();
+        attributes.system.insert("content-type".into(), "image/png".into());
+        attributes.user.insert("taken-by".into(), "ann".into());
+        let posted: Value = serde_json::from_str(&message.posted_as_minio(Some(&attributes))).expect("JSON");
+        let record = &posted["Records"][0];
+        assert_eq!((&record["eventName"], &record["eventSource"]), (&posted["EventName"], &json!("minio:s3")));
+        assert_eq!(record["s3"]["object"]["contentType"], "image/png");
+        let metadata = json!({"content-type": "image/png", "X-Amz-Meta-Taken-By": "ann"});
+        assert_eq!(record["s3"]["object"]["userMetadata"], metadata);
+        let without: Value = serde_json::from_str(&message.posted_as_minio(None)).expect("JSON");
+        assert!(without["Records"][0]["s3"]["object"].get("userMetadata").is_none());
     }
 }

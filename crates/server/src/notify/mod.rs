@@ -26,10 +26,10 @@ use steadfast_flow::Env;
 use steadfast_live::protocol::message::Publication;
 use steadfast_live::{Node, Submission, from_stored, to_stored};
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{Event, FOR_EVER_MS, HistoryQuery, NewPublication, Store};
+use steadfast_store::{Attributes, Event, EventKind, FOR_EVER_MS, HistoryQuery, NewPublication, Store};
 use tokio::sync::{oneshot, watch};
 
-use crate::config::Config;
+use crate::config::{Config, WebhookFormat};
 use message::{Id, Message};
 pub(crate) use targets::Mirrors;
 use targets::Target;
@@ -85,6 +85,8 @@ pub(crate) struct Forwarder {
     node: Option<Arc<Node>>,
     mirrors: Mirrors,
     webhooks: Arc<WebhookQueues>,
+    /// The webhooks that get events in MinIO's form.
+    minio: BTreeSet<String>,
     region: String,
     /// Maximum number of events on their way at a time.
     together_max: usize,
@@ -119,8 +121,18 @@ impl Forwarder {
     ) -> Result<Self, String> {
         let mirrors = node.as_ref().map(|node| Mirrors::of(node.config(), &config.cluster.name)).unwrap_or_default();
         let webhooks = Arc::new(WebhookQueues::new(&config.events, store, env)?);
-        let together_max = config.events.waiting.max(BATCH_MAX);
-        Ok(Self { store: store.clone(), channels, node, mirrors, webhooks, region, together_max, env: env.clone() })
+        let in_minio_form = config.events.webhooks.0.iter().filter(|hook| hook.format == WebhookFormat::Minio);
+        Ok(Self {
+            store: store.clone(),
+            channels,
+            node,
+            mirrors,
+            webhooks,
+            minio: in_minio_form.map(|hook| hook.name.clone()).collect(),
+            region,
+            together_max: config.events.waiting.max(BATCH_MAX),
+            env: env.clone(),
+        })
     }
 
     /// Forwards events until `stop` is set. The receiver completes at the end. Remaining events are
@@ -233,8 +245,11 @@ impl Forwarder {
         let mut found = Vec::new();
         let mut add = |to: To, rule: &str| {
             let message = Message { event, rule, region: &self.region };
-            let data = match to {
+            let data = match &to {
                 To::Channel(_) => message.records(),
+                To::Webhook(name) if self.minio.contains(name) => {
+                    message.posted_as_minio(self.attributes(event).as_ref())
+                }
                 To::Webhook(_) => message.posted(),
             };
             let publication = Publication { data: data.into_bytes(), tags: message.tags(), ..Publication::default() };
@@ -254,6 +269,13 @@ impl Forwarder {
             add(To::Channel(channel), message::MIRROR);
         }
         found
+    }
+
+    /// The attributes of the event's object, unless it has been replaced or deleted since.
+    fn attributes(&self, event: &Event) -> Option<Attributes> {
+        let event = &event.event;
+        let found = self.store.object(&event.bucket, &event.key).ok()?;
+        (event.kind != EventKind::Delete && found.attributes.etag == event.etag).then_some(found.attributes)
     }
 
     /// Whether the history of the channel shows the event. `published` caches the histories.

@@ -27,6 +27,8 @@ pub enum ETagCondition {
     ETag(ETag),
     /// The wildcard `*` that matches any existing entity
     Any,
+    /// steadfast patch 16: several `ETag` values, of which any may match
+    List(Vec<ETag>),
 }
 
 /// Errors returned when parsing an `ETagCondition` header.
@@ -55,9 +57,46 @@ impl ETagCondition {
             return Ok(ETagCondition::Any);
         }
 
+        // steadfast patch 16
+        if src.contains(&b',') {
+            return Self::parse_list(src);
+        }
+
         // Otherwise, parse as ETag
         let etag = ETag::parse_http_header(src)?;
         Ok(ETagCondition::ETag(etag))
+    }
+
+    /// steadfast patch 16: parses a list of `ETag` values (RFC 9110, section 5.6.1). A comma within quotes
+    /// belongs to a value; empty elements do not count.
+    fn parse_list(src: &[u8]) -> Result<Self, ParseETagConditionError> {
+        let mut quoted = false;
+        let elements = src.split(|&byte| {
+            quoted ^= byte == b'"';
+            byte == b',' && !quoted
+        });
+        let mut etags = Vec::new();
+        for element in elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty()) {
+            if element == b"*" {
+                return Ok(ETagCondition::Any);
+            }
+            etags.push(ETag::parse_http_header(element)?);
+        }
+        match etags.len() {
+            0 => Err(ParseETagConditionError::InvalidFormat),
+            1 => Ok(ETagCondition::ETag(etags.swap_remove(0))),
+            _ => Ok(ETagCondition::List(etags)),
+        }
+    }
+
+    /// steadfast patch 16: the `ETag` values; none for the wildcard.
+    #[must_use]
+    pub fn etags(&self) -> &[ETag] {
+        match self {
+            ETagCondition::ETag(etag) => std::slice::from_ref(etag),
+            ETagCondition::Any => &[],
+            ETagCondition::List(etags) => etags,
+        }
     }
 
     /// Encodes this `ETagCondition` as an HTTP header value.
@@ -68,6 +107,17 @@ impl ETagCondition {
         match self {
             ETagCondition::ETag(etag) => etag.to_http_header(),
             ETagCondition::Any => HeaderValue::try_from("*"),
+            // steadfast patch 16
+            ETagCondition::List(etags) => {
+                let mut all = Vec::new();
+                for etag in etags {
+                    if !all.is_empty() {
+                        all.extend_from_slice(b", ");
+                    }
+                    all.extend_from_slice(etag.to_http_header()?.as_bytes());
+                }
+                HeaderValue::try_from(all)
+            }
         }
     }
 
@@ -76,7 +126,7 @@ impl ETagCondition {
     pub fn as_etag(&self) -> Option<&ETag> {
         match self {
             ETagCondition::ETag(etag) => Some(etag),
-            ETagCondition::Any => None,
+            ETagCondition::Any | ETagCondition::List(_) => None,
         }
     }
 
@@ -85,7 +135,7 @@ impl ETagCondition {
     pub fn into_etag(self) -> Option<ETag> {
         match self {
             ETagCondition::ETag(etag) => Some(etag),
-            ETagCondition::Any => None,
+            ETagCondition::Any | ETagCondition::List(_) => None,
         }
     }
 

@@ -69,8 +69,16 @@ where
 }
 
 /// steadfast patch 14: headers that are lists, so that several lines are one list (RFC 9110, section 5.3).
-static LISTS: [HeaderName; 3] =
-    [hyper::header::CACHE_CONTROL, hyper::header::CONTENT_ENCODING, hyper::header::CONTENT_LANGUAGE];
+/// steadfast patch 16: so are conditions.
+static LISTS: [HeaderName; 7] = [
+    hyper::header::CACHE_CONTROL,
+    hyper::header::CONTENT_ENCODING,
+    hyper::header::CONTENT_LANGUAGE,
+    hyper::header::IF_MATCH,
+    hyper::header::IF_NONE_MATCH,
+    HeaderName::from_static("x-amz-copy-source-if-match"),
+    HeaderName::from_static("x-amz-copy-source-if-none-match"),
+];
 
 pub fn parse_opt_header<T>(req: &Request, name: &HeaderName) -> S3Result<Option<T>>
 where

@@ -300,6 +300,23 @@ fn extract_decoded_content_length(headers: &'_ HeaderMap) -> S3Result<Option<usi
     Ok(Some(x))
 }
 
+/// steadfast patch 19: a body that does not arrive as it was announced is a fault of the client.
+fn body_error(error: crate::error::StdError) -> S3Error {
+    let text = error.to_string();
+    if text.contains("Sha256Mismatch") {
+        let message = "The provided 'x-amz-content-sha256' header does not match what was computed.";
+        let mut mismatch = S3Error::with_message(S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into()), message);
+        mismatch.set_status_code(StatusCode::BAD_REQUEST);
+        mismatch
+    } else if text.contains("SignatureMismatch") {
+        s3_error!(SignatureDoesNotMatch)
+    } else if text.contains("Incomplete") || text.contains("LengthMismatch") {
+        s3_error!(IncompleteBody)
+    } else {
+        S3Error::with_source(S3ErrorCode::InvalidRequest, error)
+    }
+}
+
 async fn extract_full_body(content_length: Option<u64>, body: &mut Body, max_body_size: usize) -> S3Result<Bytes> {
     if let Some(bytes) = body.bytes() {
         return Ok(bytes);
@@ -309,7 +326,7 @@ async fn extract_full_body(content_length: Option<u64>, body: &mut Body, max_bod
         if e.is::<BodySizeLimitExceeded>() {
             S3Error::with_source(S3ErrorCode::MaxMessageLengthExceeded, e)
         } else {
-            S3Error::with_source(S3ErrorCode::InternalError, e)
+            body_error(e)
         }
     })?;
 

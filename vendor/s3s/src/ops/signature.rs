@@ -58,7 +58,12 @@ pub(super) fn extract_amz_content_sha256(hs: &HeaderMap) -> S3Result<Option<AmzC
         Ok(x) => Ok(Some(x)),
         Err(e) => {
             // https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
-            Err(s3_error!(e, SignatureDoesNotMatch, "invalid header: x-amz-content-sha256"))
+            // steadfast patch 20: S3 answers so.
+            Err(s3_error!(
+                e,
+                InvalidArgument,
+                "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a value that begins with STREAMING-, or a valid sha256 value."
+            ))
         }
     }
 }
@@ -180,6 +185,20 @@ fn parse_http_date(text: &str) -> Option<jiff::Timestamp> {
     let ts = crate::dto::Timestamp::parse(crate::dto::TimestampFormat::HttpDate, text).ok()?;
     let odt: time::OffsetDateTime = ts.into();
     jiff::Timestamp::from_second(odt.unix_timestamp()).ok()
+}
+
+/// steadfast patch 17: the other way to write the path of a bucket: without the slash at its end, or with it.
+/// Both mean the bucket. boto3 sends the one and signs the other.
+fn other_bucket_path(path: &str, virtual_host: bool) -> Option<String> {
+    if virtual_host {
+        return (path == "/").then(String::new);
+    }
+    let name = path.strip_prefix('/')?;
+    let bare = name.strip_suffix('/').unwrap_or(name);
+    if bare.is_empty() || bare.contains('/') {
+        return None;
+    }
+    Some(if bare.len() == name.len() { format!("/{bare}/") } else { format!("/{bare}") })
 }
 
 pub struct SignatureContext<'a> {
@@ -958,21 +977,26 @@ impl<'a> SignatureContext<'a> {
         let access_key = auth_v2.access_key;
         let secret_key = auth.get_secret_key(access_key).await?;
 
-        let string_to_sign = s3s_sigv2::create_string_to_sign(
-            s3s_sigv2::Mode::HeaderAuth,
-            method.as_str(),
-            self.req_uri.path(),
-            self.qs.map(AsRef::as_ref),
-            &sig_v2_headers(self.hs)?,
-            self.vh_bucket,
-        );
-        let signature = Signature::from_computed(s3s_sigv2::calculate_signature(secret_key.expose(), &string_to_sign));
-
-        debug!(?string_to_sign, "sig_v2 header_auth");
-
+        let headers = sig_v2_headers(self.hs)?;
         let expected_signature = Signature::from_base64(auth_v2.signature).ok_or_else(|| s3_error!(SignatureDoesNotMatch))?;
-        if !Signature::compare(&signature, &expected_signature) {
-            debug!(?signature, expected=?expected_signature, "signature mismatch");
+        // steadfast patch 17
+        let path = self.req_uri.path();
+        let other = other_bucket_path(path, self.vh_bucket.is_some());
+        let matches = [Some(path), other.as_deref()].into_iter().flatten().any(|path| {
+            let string_to_sign = s3s_sigv2::create_string_to_sign(
+                s3s_sigv2::Mode::HeaderAuth,
+                method.as_str(),
+                path,
+                self.qs.map(AsRef::as_ref),
+                &headers,
+                self.vh_bucket,
+            );
+            debug!(?string_to_sign, "sig_v2 header_auth");
+            let signature = Signature::from_computed(s3s_sigv2::calculate_signature(secret_key.expose(), &string_to_sign));
+            Signature::compare(&signature, &expected_signature)
+        });
+        if !matches {
+            debug!(expected=?expected_signature, "signature mismatch");
             return Err(s3_error!(SignatureDoesNotMatch));
         }
 

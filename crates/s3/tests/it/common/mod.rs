@@ -258,12 +258,20 @@ impl Call<'_> {
     }
 
     /// Signs with version 2 in the header.
-    pub async fn send_v2(mut self) -> Answer {
+    pub async fn send_v2(self) -> Answer {
+        let path = self.path.clone();
+        self.send_v2_as(&path).await
+    }
+
+    /// As [`Call::send_v2`], with a signature for `path`.
+    pub async fn send_v2_as(mut self, path: &str) -> Answer {
+        let sent = std::mem::replace(&mut self.path, path.to_owned());
         let mut date = Vec::new();
         let now = s3s::dto::Timestamp::from(SystemTime::now());
         now.format(s3s::dto::TimestampFormat::HttpDate, &mut date).expect("a date");
         let date = String::from_utf8(date).expect("text");
         let signature = self.signature_v2(&date);
+        self.path = sent;
         self.headers.insert("date".into(), date);
         self.headers.insert("authorization".into(), format!("AWS {}:{signature}", self.client.signer.access_key));
         self.send_unsigned().await
@@ -340,4 +348,9 @@ pub fn amz_date_of(secs: u64) -> String {
     let text = String::from_utf8(text).expect("text");
     let digits: String = text[..19].chars().filter(|c| *c != '-' && *c != ':').collect();
     format!("{digits}Z")
+}
+
+/// The MD5 of `data` in hexadecimal.
+pub fn md5_hex(data: &[u8]) -> String {
+    hex::encode(<md5::Md5 as md5::Digest>::digest(data))
 }
