@@ -11,6 +11,7 @@ use super::{data_of, open_disks};
 use crate::config::{BlockSpec, Config};
 use crate::disks::contents::{self, Contents};
 use crate::disks::open::Taking;
+use crate::disks::paths::named;
 
 /// Options for creating a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +71,7 @@ fn prepare(path: &Path, making: FormatRequest) -> Result<std::path::PathBuf, Str
         (_, None) => {}
     }
     // Fails while a server uses the disk.
-    let lock = FileDisk::open(path, &DiskOptions::default()).map_err(|e| e.to_string())?;
+    let lock = FileDisk::open(path, &DiskOptions::default()).map_err(|e| named(path, &e))?;
     write_layout(path).map_err(|e| e.to_string())?;
     drop(lock);
     Ok(path.to_owned())
@@ -91,7 +92,7 @@ fn reserve(path: &Path, size: u64) -> Result<(), String> {
 async fn open_alone(path: &Path, read_only: bool, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let path = path.to_owned();
     let options = DiskOptions { read_only, ..DiskOptions::default() };
-    blocking(env, move || FileDisk::open(&path, &options).map_err(|e| e.to_string())).await.map(|disk| disk as _)
+    blocking(env, move || FileDisk::open(&path, &options).map_err(|e| named(&path, &e))).await.map(|disk| disk as _)
 }
 
 /// Removes the fast leg from the label of the durable disk.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 use super::error::nearest;
+use super::kinds::read_list;
 use super::setting::{Input, Paths, Setting};
 
 /// A disk of a pool of several, with its own log.
@@ -16,8 +17,8 @@ pub struct DiskSpec {
     pub fast: Paths,
 }
 
-/// The disks of a pool of several: paths, or tables with a path and fast disks. As text, commas
-/// separate the disks, and ` + ` separates a disk from its fast disks.
+/// The disks of a pool of several: paths, or tables with a path and fast disks. As text it is the
+/// same list, or commas separate the disks, and ` + ` separates a disk from its fast disks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskSpecs(pub Vec<DiskSpec>);
 
@@ -60,20 +61,7 @@ impl DiskSpec {
 
 impl Setting for DiskSpecs {
     fn read(input: Input<'_>) -> Result<Self, String> {
-        let disks: Vec<DiskSpec> = match &input {
-            Input::Text(text) => text
-                .split(',')
-                .map(str::trim)
-                .filter(|part| !part.is_empty())
-                .map(DiskSpec::from_text)
-                .collect::<Result<_, _>>()?,
-            Input::Value(DeValue::Array(items)) => {
-                items.iter().map(|item| DiskSpec::from_value(item.get_ref())).collect::<Result<_, _>>()?
-            }
-            // A single one may be written without brackets.
-            Input::Value(DeValue::String(path)) if path.is_empty() => Vec::new(),
-            Input::Value(value) => vec![DiskSpec::from_value(value)?],
-        };
+        let disks = read_list(input, EXPECTED, DiskSpec::from_text, DiskSpec::from_value)?;
         let mut known: Vec<&Path> = Vec::new();
         for path in disks.iter().flat_map(|disk| std::iter::once(&disk.path).chain(&disk.fast.0)) {
             if known.contains(&path.as_path()) {
@@ -108,5 +96,29 @@ impl DiskSet {
     /// The name of the set.
     pub fn name(&self) -> String {
         self.durable.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_a_list_in_brackets_or_disks_between_commas() {
+        let read = |text: &str| DiskSpecs::read(Input::Text(text));
+        let disk = |path: &str, fast: &[&str]| DiskSpec {
+            path: path.into(),
+            fast: Paths(fast.iter().map(PathBuf::from).collect()),
+        };
+        let expected = DiskSpecs(vec![disk("/a/x0", &["/f"]), disk("/a/x1", &[])]);
+        for text in ["/a/x0 + /f,/a/x1", "[{ path = \"/a/x0\", fast = [\"/f\"] }, '/a/x1']", &expected.to_toml()] {
+            assert_eq!(read(text).as_ref(), Ok(&expected), "{text}");
+        }
+        assert_eq!(read(" [\"/a/x1\"] "), Ok(DiskSpecs(vec![disk("/a/x1", &[])])));
+        assert_eq!((read(""), read("[]")), (Ok(DiskSpecs::default()), Ok(DiskSpecs::default())));
+        for wrong in ["[/a/x0, /a/x1]", "[\"/a/x0\"", "[\"/a/x0\"] /b"] {
+            let error = read(wrong).expect_err(wrong);
+            assert!(error.starts_with("this begins like a list and is not one"), "{error}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use steadfast_s3::{IpNetwork, is_bucket_name};
 use toml::de::DeValue;
 
-use super::setting::{Input, Setting, list};
+use super::setting::{Input, Setting, list, no_list};
 
 /// Text printed in place of a secret.
 pub(super) const HIDDEN: &str = "(not shown)";
@@ -21,7 +21,7 @@ pub(super) fn read_list<T>(
 ) -> Result<Vec<T>, String> {
     match input {
         Input::Text(text) if text.trim_start().starts_with('[') => {
-            let value = DeValue::parse(text.trim()).map_err(|e| format!("expected {expected}: {}", e.message()))?;
+            let value = DeValue::parse(text.trim()).map_err(|_| no_list(expected))?;
             read_list(Input::Value(value.get_ref()), expected, from_text, from_value)
         }
         Input::Text(text) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(from_text).collect(),

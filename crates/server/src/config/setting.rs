@@ -119,13 +119,21 @@ impl Setting for PathBuf {
     }
 }
 
+/// The mistake of text that begins like a list and does not end like one, or has items without
+/// quotes.
+pub(super) fn no_list(expected: &str) -> String {
+    format!(
+        "this begins like a list and is not one: expected {expected}, with each item in quotes; a shell removes quotes"
+    )
+}
+
 /// A list in a file, where a single item may omit the brackets. Text separates items by commas, or
 /// is a list as in a file. No item is empty.
 pub(super) fn list(input: &Input<'_>, expected: &str) -> Result<Vec<String>, String> {
     let wrong = || format!("expected {expected}");
     match input {
         Input::Text(text) if text.trim_start().starts_with(['[', '"', '\'']) => {
-            let table: toml::Table = format!("items = {text}").parse().map_err(|_| wrong())?;
+            let table: toml::Table = format!("items = {text}").parse().map_err(|_| no_list(expected))?;
             let items = match table.get("items") {
                 Some(toml::Value::Array(items)) if table.len() == 1 => items.clone(),
                 Some(item) if table.len() == 1 => vec![item.clone()],
@@ -460,8 +468,11 @@ mod tests {
         }
         assert_eq!(read("\"a,b\""), Ok(vec!["a,b".to_owned()]));
         assert_eq!((read(""), read("[]")), (Ok(Vec::new()), Ok(Vec::new())));
-        for wrong in ["[a, b]", "[\"a\"", "[7]", "[\"\"]", "\"a\"\nb = 1", "[\"a\"]\n[b]"] {
+        for wrong in ["[7]", "[\"\"]", "\"a\"\nb = 1", "[\"a\"]\n[b]"] {
             assert_eq!(read(wrong), Err("expected a list".to_owned()), "{wrong}");
+        }
+        for wrong in ["[a, b]", "[\"a\"", "[/a,/b]", "\"a"] {
+            assert_eq!(read(wrong), Err(no_list("a list")), "{wrong}");
         }
     }
 

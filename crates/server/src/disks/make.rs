@@ -44,10 +44,17 @@ pub async fn create(path: &Path, config: &Config, env: &Env) -> Result<(), Strin
         _ => {}
     }
     let limit = config.data.pool_size.map(|size| size.0);
-    let disk = open_file(&unfinished, config, env, limit, true).await?;
-    Log::format(&disk, env, &format_options(config, false)).await.map_err(|e| format!("{shown}: {e}"))?;
-    drop(disk);
-    std::fs::rename(&unfinished, path).map_err(fail)?;
+    let made = async {
+        let disk = open_file(&unfinished, config, env, limit, true).await?;
+        Log::format(&disk, env, &format_options(config, false)).await.map_err(|e| format!("{shown}: {e}"))?;
+        drop(disk);
+        std::fs::rename(&unfinished, path).map_err(fail)
+    };
+    if let Err(why) = made.await {
+        // The first error is returned.
+        let _ = std::fs::remove_file(&unfinished);
+        return Err(why);
+    }
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(parent).and_then(|d| d.sync_all()).map_err(fail)
 }

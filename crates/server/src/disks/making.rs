@@ -4,6 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,7 @@ pub fn begin(config: &Config, data: &DataDir, force: bool) -> Result<(), String>
     let path = file(data.path());
     let making = Making { disks: durable(config), force };
     let write = || -> std::io::Result<()> {
-        let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         file.write_all(&serde_json::to_vec(&making)?)?;
         file.sync_all()?;
         data.sync()

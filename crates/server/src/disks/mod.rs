@@ -5,6 +5,7 @@ pub mod fast;
 pub mod make;
 pub mod making;
 pub mod open;
+pub mod paths;
 pub mod plan;
 mod signatures;
 pub mod words;

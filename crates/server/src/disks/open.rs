@@ -11,6 +11,7 @@ use steadfast_store::StoreOptions;
 
 use super::contents::{Contents, Found, look};
 use super::fast::{FastLeg, LegFailure, open_fast, own_state};
+use super::paths::named;
 use super::plan::Role;
 use crate::config::human_size;
 use crate::config::{Config, DiskSet, IoMode};
@@ -311,7 +312,7 @@ pub(super) fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -
 
 /// Opens one path, off the threads that serve requests, and logs warnings of its write cache.
 pub(super) async fn open_with(path: &Path, options: DiskOptions, env: &Env) -> Result<Arc<dyn Disk>, String> {
-    let path = path.to_owned();
+    let (shown, path) = (path, path.to_owned());
     let open = move || {
         let disk = FileDisk::open(&path, &options)?;
         for warning in cache_warnings(&path) {
@@ -322,7 +323,7 @@ pub(super) async fn open_with(path: &Path, options: DiskOptions, env: &Env) -> R
     env.blocking(open)
         .await
         .unwrap_or_else(|| Err(std::io::Error::other("opening it panicked")))
-        .map_err(|e| e.to_string())
+        .map_err(|e| named(shown, &e))
 }
 
 #[cfg(test)]

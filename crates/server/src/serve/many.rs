@@ -185,7 +185,14 @@ pub async fn open(
     let making = new || begun == Begun::Yes;
     if making {
         making::begin(config, data, false)?;
-        make_missing(config, env, &paths).await?;
+        if let Err(why) = make_missing(config, env, &paths).await {
+            if begun == Begun::No {
+                // None of these files existed before, so all are of this start.
+                paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
+                making::end(data)?;
+            }
+            return Err(why);
+        }
     }
     let mut disks = PoolDisks::open(config, env, Taking::Safe).await;
     if config.data.restored {
