@@ -141,3 +141,73 @@ def test_all_that_is_refused_is_named(tmp_path):
     code, text = check(file)
     assert code == 3, text
     assert re.search(r"client\.channel_limit: expected a number.*consumers: .*uni_grpc: ", text), text
+
+
+def refused_by_a_start(path, tmp_path, **variables):
+    """The message of `steadfast serve --live-config`, which leaves nothing behind."""
+    data = tmp_path / "data of a refused start"
+    command = [binary(), "serve", "--data", str(data), "--live-config", str(path), "--s3-listen", "127.0.0.1:0",
+               "--admin-listen", "127.0.0.1:0", "--set", "data.pool_size=64 MiB"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False,
+                          env={"PATH": "/usr/bin:/bin", **variables})
+    assert done.returncode != 0 and not data.exists(), done.stderr
+    return done.stderr.strip().splitlines()[-1].removeprefix("steadfast: ")
+
+
+LOCAL = {"http_server": {"address": "127.0.0.1", "port": 0}}
+
+
+@pytest.mark.parametrize("options, why", [
+    ({"client": {"token": {"rsa_public_key": "no key"}}}, "client.token.rsa_public_key: not a key in PEM"),
+    ({"client": {"token": {"ecdsa_public_key": "no key"}}}, "client.token.ecdsa_public_key: not a key in PEM"),
+    ({"client": {"subscription_token": {"enabled": True, "rsa_public_key": "no key"}}}, "client.subscription_token.rsa_"),
+    ({"client": {"token": {"hmac_secret_key_file": "/no/such"}}}, "/no/such"),
+    ({"http_server": {"tls": {"enabled": True, "cert_pem": "/no/such.pem", "key_pem": "/no/such.pem"}}}, "/no/such.pem"),
+    ({"http_server": {"internal_port": "1", "internal_tls": {"enabled": True, "cert_pem": "/no/such.pem"}}}, "/no/such.pem"),
+    ({"http_server": {"address": "no such host.invalid", "port": 8000}}, "no such host.invalid"),
+    ({"grpc_api": {"enabled": True, "key": "k", "tls": {"enabled": True, "cert_pem": "/no/such.pem"}}}, "/no/such.pem"),
+    ({"grpc_api": {"enabled": True, "key": "k", "port": 8000}, "http_server": {"port": 8000}}, "live.grpc_api.port"),
+    ({"client": {"insecure": True}, "http_server": {"address": "0.0.0.0", "port": 8000}}, "live.client.insecure"),
+    ({"token_hmac_secret_key": "a", "namespaces": []}, "version 5 or older (it has namespaces, token_hmac_secret_key)"),
+])
+def test_the_check_refuses_what_a_start_refuses(tmp_path, options, why):
+    file = tmp_path / "live.json"
+    file.write_text(json.dumps({**LOCAL, **options}))
+    code, text = check(file)
+    assert code == 3 and why in text, text
+    assert refused_by_a_start(file, tmp_path) == text.strip()
+
+
+def test_the_check_knows_the_settings_of_the_server(tmp_path):
+    file = tmp_path / "live.json"
+    file.write_text(json.dumps({"client": {"insecure": True}, "http_server": {"port": 8000}}))
+    assert check(file)[0] == 3
+    code, text = check(file, STEADFAST_LIVE_INSECURE_ANYWHERE="true")
+    assert code == 0 and "valid" in text, text
+
+
+def test_values_that_look_like_variables_are_warned_of(make_server, tmp_path):
+    file = tmp_path / "live.json"
+    file.write_text(json.dumps({**LOCAL, "client": {"token": {"hmac_secret_key": "${TOKEN_SECRET:-the default}"}}}))
+    code, text = check(file)
+    warning = "client.token.hmac_secret_key: ${TOKEN_SECRET} is taken as it stands"
+    assert code == 0 and warning in text and "CENTRIFUGO_CLIENT_TOKEN_HMAC_SECRET_KEY" in text, text
+    own = tmp_path / "steadfast.toml"
+    own.write_text('[admin]\ntoken = "${ADMIN_TOKEN}"\n')
+    server = make_server(args=["--live-listen", "127.0.0.1:0", "--live-config", str(file), "--config", str(own)])
+    log = server.log()
+    assert warning in log and "admin.token: ${ADMIN_TOKEN} is taken as it stands" in log, log
+    assert "STEADFAST_ADMIN_TOKEN" in log and "the default" not in log + text, log
+
+
+def test_lists_of_names_in_variables(make_server, monkeypatch):
+    for name, value in {
+            "CLIENT_TOKEN_HMAC_SECRET_KEY": "a secret of the tests", "HTTP_API_KEY": API_KEY,
+            "CHANNEL_NAMESPACES": "small-history other", "CHANNEL_NAMESPACES_SMALL_HISTORY_HISTORY_SIZE": "2",
+            "CHANNEL_NAMESPACES_SMALL_HISTORY_HISTORY_TTL": "60s"}.items():
+        monkeypatch.setenv(f"CENTRIFUGO_{name}", value)
+    server = make_server(args=["--live-listen", "127.0.0.1:0"])
+    for _ in range(3):
+        assert fetch(server.live_port, "/api/publish", b'{"channel": "small-history:a", "data": {}}')[0] == 200
+    status, text = fetch(server.live_port, "/api/history", b'{"channel": "small-history:a", "limit": 10}')
+    assert status == 200 and len(json.loads(text)["result"]["publications"]) == 2, text

@@ -1,12 +1,15 @@
 """A pool of several disks, each with a log of its own."""
 
 import json
+import os
+import subprocess
 
 import botocore.exceptions
 import pytest
 
 from harness import load, wait
 from harness.live import api, live_server
+from harness.server import binary
 
 DISKS = ["d0", "d1", "d2"]
 SETTINGS = {"data.disks": ",".join(DISKS), "store.cache": "0 B"}
@@ -360,3 +363,44 @@ def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_fuse_d
     server.start()
     assert "completing it" not in server.log()
     check(server, objects)
+
+
+def run_serve(data, *settings):
+    """A start with these settings that must fail: what it wrote."""
+    sets = [part for setting in settings for part in ("--set", setting)]
+    done = subprocess.run([binary(), "serve", "--data", str(data), "--s3-listen", "127.0.0.1:0", "--admin-listen",
+                           "127.0.0.1:0", "--live-listen", "", *sets], capture_output=True, text=True, timeout=60, check=False,
+                          env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+def test_a_start_with_a_wrong_path_names_it_and_leaves_nothing(tmp_path):
+    data, here = tmp_path / "data", tmp_path / "x0"
+    for setting, why in [
+            (f'data.disks=["{here}", "/no/such/x1"]', "/no/such/x1: there is no folder /no/such"),
+            (f"data.disks=[{here}, /no/such/x1]", "this begins like a list and is not one"),
+            (f'data.disks=["{here}"', "this begins like a list and is not one"),
+            ("data.pool=/no/such/pool", "/no/such/pool: there is no folder /no/such"),
+            ('superdisk.fast=["/no/such/fast"]', "/no/such/fast: there is no folder /no/such"),
+            ('data.stripe=["/no/such/a", "/no/such/b"]', "/no/such/a: No such file"),
+            ("data.pool=/dev/no-such-device", "/dev/no-such-device: no such device"),
+    ]:
+        text = run_serve(data, "data.pool_size=1 GiB", "superdisk.fast_size=1 GiB", setting)
+        assert why in text, text
+        assert not data.exists() and not here.exists(), setting
+    # A pool that is too small is found out while it is made.
+    text = run_serve(data, "data.pool_size=32 MiB", "data.extent_size=32 MiB", f'data.disks=["{here}", "{tmp_path / "x1"}"]')
+    assert str(here) in text, text
+    assert not here.exists() and not (data / "making").exists(), sorted(os.listdir(data))
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_the_disks_in_brackets_are_the_same_disks(make_server, tmp_path):
+    paths = [str(tmp_path / name) for name in ("x0", "x1")]
+    server = make_server(pool_size="256 MiB", settings={"data.disks": json.dumps(paths)})
+    assert [row["path"] for row in server.status()["disks"]] == paths
+    assert all(os.stat(path).st_mode & 0o777 == 0o600 for path in paths)
+    server.stop()
+    server.settings["data.disks"] = ",".join(paths)
+    server.start()

@@ -39,12 +39,13 @@ mod websocket;
 
 pub use config::{
     CentrifugoOptions, GrpcApiConfig, LiveConfig, LiveConfigError, ProxyTlsConfig, ServerTlsConfig, TokenConfig,
+    placeholders,
 };
 pub use door::{DoorOptions, LiveDoor, Workers};
 
 pub use grpc_api::GrpcDoor;
 pub use metrics::{CodeCount, LiveStatus, ProxyStatus, SessionsOf, SimpleBound};
-pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission};
+pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission, check};
 pub use outgoing::{Encoded, from_stored, to_stored};
 
 /// Minimum interval between repeated warnings in the log.

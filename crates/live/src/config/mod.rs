@@ -10,6 +10,7 @@ mod endpoints;
 pub(crate) mod grpc;
 pub(crate) mod jwks;
 mod namespace;
+mod placeholder;
 pub(crate) mod proxy;
 pub(crate) mod proxy_grpc;
 mod rpc;
@@ -35,6 +36,7 @@ pub use endpoints::{
 };
 pub use grpc::{GrpcApiConfig, ServerTlsConfig};
 pub use namespace::{ChannelDurability, Namespace, NamespaceOptions, Permission};
+pub use placeholder::placeholders;
 pub use tls::ProxyTlsConfig;
 
 /// Bounds of `client.ping_interval`: each session has a place in a table of this length.

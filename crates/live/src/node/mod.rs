@@ -2,14 +2,17 @@
 
 mod announce;
 mod answers;
+mod built;
 mod history;
 mod members;
 mod publish;
 mod subscribers;
 
+pub use built::check;
 pub use publish::{Accepted, Submission};
 
 use announce::Announcements;
+use built::Built;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -28,7 +31,6 @@ use uuid::Uuid;
 use crate::WARN_INTERVAL;
 use crate::answer::{AnswerKey, SubscribeAnswer};
 use crate::auth::Verifier;
-use crate::config::auth::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions};
 use crate::deflate::Deflate;
 use crate::gateway::random_name;
@@ -218,24 +220,11 @@ impl Node {
         env: Env,
         partitions: usize,
     ) -> Result<Arc<Self>, LiveConfigError> {
-        config.check()?;
-        if config.client.subscribe_to_user_personal_channel.single_connection && homes.node_name().is_some() {
-            let why = "client.subscribe_to_user_personal_channel.single_connection is not supported in a cluster";
-            return Err(LiveConfigError(why.to_owned()));
-        }
-        let skips_signatures = config.client.insecure_skip_token_signature_verify;
-        if skips_signatures {
-            tracing::warn!("INSECURE: client.insecure_skip_token_signature_verify is set: any client can be any user");
-        }
-        let verifier = Verifier::new(TOKEN, &config.client.token, limits.waiting, &env)?;
-        let verifier = verifier.skipping_signatures(skips_signatures);
-        let own = config.client.subscription_token.in_force();
-        let own = own.map(|token| Verifier::new(SUBSCRIPTION_TOKEN, token, limits.waiting, &env));
-        let subscription_verifier = own.transpose()?.map(|own| own.skipping_signatures(skips_signatures));
-        let proxies = Proxies::new(&config, limits.proxy_requests, limits.waiting, &env)?;
+        let in_cluster = homes.node_name().is_some();
+        let Built { verifier, subscription_verifier, proxies, channel_regexes } =
+            Built::of(&config, in_cluster, (limits.proxy_requests, limits.waiting), &env)?;
         let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
         let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
-        let channel_regexes = config.channel_regexes()?;
         let start = random_name(&env);
         let node = Arc::new_cyclic(|me| Self {
             me: me.clone(),

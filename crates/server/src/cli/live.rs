@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use steadfast_flow::{Env, TokioRuntime};
 
-use super::Failure;
-use crate::config::live::{of_file, variables};
+use super::options::ConfigArgs;
+use super::{Failure, block_on};
+use crate::config::Config;
+use crate::serve::check_live;
 
 /// Arguments of `live`.
 #[derive(Args, Debug)]
@@ -23,20 +26,32 @@ enum LiveCommand {
     Check {
         /// The file
         file: PathBuf,
+
+        /// The server's own configuration, which has a part in what is refused
+        #[command(flatten)]
+        config: ConfigArgs,
     },
 }
 
 /// Runs the command.
-pub fn run(args: &LiveArgs) -> Result<(), Failure> {
-    let LiveCommand::Check { file } = &args.command;
-    let read = match of_file(file, variables()) {
+pub fn run(args: LiveArgs) -> Result<(), Failure> {
+    let LiveCommand::Check { file, config } = args.command;
+    let mut config = config.load(&[])?;
+    config.live.config = Some(file.clone());
+    config.live.listen = config.live.listen.or(Config::default().live.listen);
+    let checked = block_on(async { Ok(check_live(&mut config, &Env::new(TokioRuntime::current()))) })?;
+    let read = match checked {
         Ok(read) => read,
         Err(error) => {
             put!("{error}\n");
             return Err(Failure::Found);
         }
     };
-    for (title, options) in [("without effect here", &read.ignored), ("unknown to Centrifugo", &read.unknown)] {
+    for (title, options) in [
+        ("without effect here", &read.ignored),
+        ("unknown to Centrifugo", &read.unknown),
+        ("not replaced", &read.literal),
+    ] {
         if !options.is_empty() {
             put!("{title}:\n");
             for option in options {

@@ -126,7 +126,7 @@ pub fn main() -> ExitCode {
         CliCommand::Scrub(args) => scrub::run(&args),
         CliCommand::Edge(args) => edge::run(args),
         CliCommand::Cluster(args) => cluster::run(args),
-        CliCommand::Live(args) => live::run(&args),
+        CliCommand::Live(args) => live::run(args),
         CliCommand::Webhook(args) => webhook::run(args),
     };
     match done {

@@ -11,6 +11,7 @@ mod disks;
 mod edge;
 mod error;
 mod kinds;
+mod literal;
 pub(crate) mod live;
 mod log_levels;
 mod schema;
@@ -30,6 +31,7 @@ pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use edge::{EdgeBucketSpec, EdgeBuckets};
 pub use error::{ConfigError, nearest};
 pub use kinds::{Names, Networks, Secret, SecretText};
+pub(crate) use literal::warning as literal_warning;
 pub(crate) use log_levels::log_targets;
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
@@ -103,6 +105,7 @@ impl Config {
                 self.channels = live::tables_of(text).map_err(|e| e.at(text, section.span().start))?;
             }
         }
+        self.literal.extend(literal::find(text));
         Ok(())
     }
 
@@ -114,7 +117,9 @@ impl Config {
         let Some((section, key)) = name.split_once('.') else {
             return Err(ConfigError::new(format!("`{name}` is not of the form section.key{}", outside_hint(name))));
         };
-        self.set(section, key, Input::Text(value)).map_err(|e| describe(section, key, e))
+        self.set(section, key, Input::Text(value)).map_err(|e| describe(section, key, e))?;
+        self.literal.retain(|(place, _)| literal::setting(place) != name);
+        Ok(())
     }
 
     /// Applies environment variables `STEADFAST_<SECTION>_<KEY>`. The variables in `RESERVED`, the

@@ -75,6 +75,8 @@ macro_rules! sections {
             pub block: Vec<$crate::config::BlockSpec>,
             /// The files that were read.
             pub files: Vec<std::path::PathBuf>,
+            /// Places of these files whose text looks like the name of a variable, with the name.
+            pub literal: Vec<(String, String)>,
         }
 
         impl Config {

@@ -161,7 +161,7 @@ pub(super) fn channels(
 }
 
 /// The certificate of the cluster, if it has one.
-fn pinned(config: &Config) -> Result<Option<PinnedTls>, String> {
+pub(super) fn pinned(config: &Config) -> Result<Option<PinnedTls>, String> {
     let (Some(certificate), Some(key)) = (&config.cluster.certificate, &config.cluster.key) else { return Ok(None) };
     let (chain, secret) = tls::read_pair(certificate, key, "cluster")?;
     PinnedTls::new(chain, secret)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use steadfast_cluster::Channels;
 use steadfast_flow::{Connection, Env};
-use steadfast_live::{DoorOptions, GrpcApiConfig, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
+use steadfast_live::{CentrifugoOptions, DoorOptions, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{oneshot, watch};
@@ -33,13 +33,13 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// The setting named in errors of the gRPC port.
 const GRPC: &str = "live.grpc_api.port";
 
-/// Binds the port of the API over gRPC, if it is enabled.
-async fn bind_grpc(
+/// The port of the API over gRPC, if it is enabled: its address and its TLS.
+fn plan_grpc(
     config: &Config,
-    options: &GrpcApiConfig,
+    live: &LiveConfig,
     server_tls: bool,
-    connections: usize,
-) -> Result<Option<Port>, String> {
+) -> Result<Option<(SocketAddr, Option<Tls>)>, String> {
+    let options = &live.grpc_api;
     if !options.enabled {
         return Ok(None);
     }
@@ -60,7 +60,7 @@ async fn bind_grpc(
     if port != 0 && own.into_iter().flatten().any(|own| own.port() == port && meets(own)) {
         return Err(format!("{GRPC}: another port of this server is {port} too: change one of them"));
     }
-    Port::bind(address, connections, tls, GRPC).await.map(Some)
+    Ok(Some((address, tls)))
 }
 
 /// The door of the API over gRPC on its port.
@@ -115,39 +115,73 @@ struct Internal {
 }
 
 impl Internal {
-    /// Binds the internal port, if there is one. `tls` is that of the port of the clients, unless
-    /// the options have their own.
-    fn bind(options: &LiveConfig, tls: Option<TlsAcceptor>) -> Result<Option<Self>, String> {
-        let http = &options.http_server;
-        let Some((name, port)) = http.internal()? else { return Ok(None) };
-        let wanted = address_of("http_server.internal_address", name, port)?;
+    /// Binds the internal port.
+    fn bind(wanted: SocketAddr, tls: Option<TlsAcceptor>) -> Result<Self, String> {
         let fail = |e: std::io::Error| format!("http_server.internal_port: cannot listen on {wanted}: {e}");
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        let own = http.tls_of_internal().acceptor("http_server.tls", &[b"http/1.1"])?;
-        let tls = own.or(tls.filter(|_| !http.tls_external && !http.tls.enabled));
-        Ok(Some(Self { listener, tls, address }))
+        Ok(Self { listener, tls, address })
+    }
+}
+
+/// The live port as it is configured, checked and not bound yet.
+pub(super) struct LivePlan {
+    wanted: SocketAddr,
+    read: CentrifugoOptions,
+    tls: Option<TlsAcceptor>,
+    /// The internal port, if there is one.
+    internal: Option<(SocketAddr, Option<TlsAcceptor>)>,
+    grpc: Option<(SocketAddr, Option<Tls>)>,
+}
+
+impl LivePlan {
+    /// Checks the options of the live port as far as that is possible without binding it: it builds
+    /// all that a start builds. `tls` is that of the S3 port.
+    ///
+    /// # Errors
+    /// An invalid setting, or a file that cannot be used, as a message.
+    pub(super) fn make(
+        config: &Config,
+        read: CentrifugoOptions,
+        tls: Option<Tls>,
+        env: &Env,
+    ) -> Result<Option<Self>, String> {
+        let Some(wanted) = config.live.listen else {
+            let no_door = "live.grpc_api.enabled: it is part of the live port, which is off: set live.listen";
+            return if read.config.grpc_api.enabled { Err(no_door.to_owned()) } else { Ok(None) };
+        };
+        steadfast_live::check(&read.config, !config.cluster.name.is_empty(), env).map_err(|e| e.to_string())?;
+        let grpc = plan_grpc(config, &read.config, tls.is_some())?;
+        let http = &read.config.http_server;
+        let own = http.tls.acceptor("http_server.tls", &[b"http/1.1"])?;
+        let tls = own.or(tls.filter(|_| config.live.tls).map(|tls| tls.acceptor));
+        let internal = match http.internal()? {
+            Some((name, port)) => {
+                let address = address_of("http_server.internal_address", name, port)?;
+                let own = http.tls_of_internal().acceptor("http_server.internal_tls", &[b"http/1.1"])?;
+                Some((address, own.or(tls.clone().filter(|_| !http.tls_external && !http.tls.enabled))))
+            }
+            None => None,
+        };
+        Ok(Some(Self { wanted, read, tls, internal, grpc }))
     }
 }
 
 impl LivePort {
-    /// Binds the live port, if it is configured. Reading its options here reports a mistake in them
-    /// before a pool is opened.
+    /// Binds the ports of a plan.
     ///
     /// # Errors
-    /// An invalid setting, or the operating system's error, as a message.
-    pub(super) async fn bind(config: &Config, tls: Option<Tls>, shares: Shares) -> Result<Option<Self>, String> {
-        let Some(wanted) = config.live.listen else {
-            let wants = config.live_options().is_ok_and(|options| options.grpc_api.enabled);
-            let no_door = "live.grpc_api.enabled: it is part of the live port, which is off: set live.listen";
-            return if wants { Err(no_door.to_owned()) } else { Ok(None) };
-        };
-        let read = config.centrifugo_options().map_err(|e| e.to_string())?;
+    /// The operating system's error, as a message.
+    pub(super) async fn bind(plan: LivePlan, shares: Shares) -> Result<Self, String> {
+        let LivePlan { wanted, read, tls, internal, grpc } = plan;
         if !read.ignored.is_empty() {
             tracing::info!("Centrifugo's options without effect here: {}", read.ignored.join(", "));
         }
         if !read.unknown.is_empty() {
             tracing::warn!("options that Centrifugo does not know: {}", read.unknown.join(", "));
+        }
+        for warning in &read.literal {
+            tracing::warn!("{warning}");
         }
         let mut options = read.config;
         options.client.connection_limit = shares.live;
@@ -160,11 +194,12 @@ impl LivePort {
         };
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        let grpc = bind_grpc(config, &options.grpc_api, tls.is_some(), shares.grpc).await?;
-        let own = options.http_server.tls.acceptor("http_server.tls", &[b"http/1.1"])?;
-        let tls = own.or(tls.filter(|_| config.live.tls).map(|tls| tls.acceptor));
-        let internal = Internal::bind(&options, tls.clone())?;
-        Ok(Some(Self { listener, tls, address, options, internal, grpc }))
+        let grpc = match grpc {
+            Some((address, tls)) => Some(Port::bind(address, shares.grpc, tls, GRPC).await?),
+            None => None,
+        };
+        let internal = internal.map(|(wanted, tls)| Internal::bind(wanted, tls)).transpose()?;
+        Ok(Self { listener, tls, address, options, internal, grpc })
     }
 
     /// Its addresses in the ready line.

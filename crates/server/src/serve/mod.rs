@@ -11,6 +11,7 @@ pub mod many;
 mod membership;
 mod pool;
 mod ports;
+mod preflight;
 mod s3;
 pub mod signals;
 mod snapshots;
@@ -27,7 +28,6 @@ use futures::future::OptionFuture;
 use prometheus_client::registry::Registry;
 use steadfast_cluster::Channels;
 use steadfast_flow::{Env, Panicked, TokioRuntime};
-use steadfast_live::LiveConfig;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 
@@ -47,7 +47,9 @@ use engine::Engine;
 use front::FrontDoor;
 use live::LivePort;
 use pool::PoolParts;
-use ports::{address, connection_shares, start, tls_of};
+use ports::{address, connection_shares, start};
+use preflight::CheckedConfig;
+pub use preflight::check_live;
 use s3::S3PortDoor;
 use signals::Signals;
 use snapshots::Snapshots;
@@ -67,10 +69,6 @@ const THREADS_DEADLINE: Duration = Duration::from_secs(5);
 /// # Errors
 /// Why the server could not start or stop cleanly, as a message.
 pub fn run(config: Config) -> Result<(), String> {
-    let data = DataDir::create(&config.data.dir)?;
-    // A front has no S3 service.
-    let credentials = if config.is_front()? { None } else { Some(find_credentials(&data)?) };
-
     let threads = match config.server.threads {
         0 => std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get),
         threads => threads,
@@ -82,7 +80,14 @@ pub fn run(config: Config) -> Result<(), String> {
         let _inside = compute.enter();
         critical_env()
     };
-    let ended = main.block_on(serve(&config, &data, credentials, compute_env));
+    let ended = main.block_on(async {
+        // A mistake leaves no file behind.
+        let checked = preflight::check(&config, &critical_env())?;
+        let data = DataDir::create(&config.data.dir)?;
+        // A front has no S3 service.
+        let credentials = if config.is_front()? { None } else { Some(find_credentials(&data)?) };
+        serve(&config, checked, &data, credentials, compute_env).await
+    });
     main.shutdown_timeout(THREADS_DEADLINE);
     compute.shutdown_timeout(THREADS_DEADLINE);
     ended
@@ -167,18 +172,26 @@ fn announce(credentials: &Credentials, origin: &Origin) {
 
 /// Starts all parts of the server, serves, and stops them in reverse order. Without `keys` the
 /// server has no pool.
-async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compute: Env) -> Result<(), String> {
+async fn serve(
+    config: &Config,
+    checked: CheckedConfig,
+    data: &DataDir,
+    keys: Option<Credentials>,
+    compute: Env,
+) -> Result<(), String> {
     let env = critical_env();
     let mut signals = Signals::new()?;
-    let live_options = config.live_options().map_err(|e| e.to_string())?;
-    log_warnings(config, &live_options, keys.is_some())?;
+    let CheckedConfig { live: live_options, tls, plan, warnings } = checked;
+    log_warnings(config, warnings, keys.is_some());
     let shares = connection_shares(config, &live_options);
     exposure::watch_certificate(config, &env);
-    let tls = tls_of(config)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let s3_port = s3::bind(config, shares.s3, tls.clone()).await?;
+    let s3_port = s3::bind(config, shares.s3, tls).await?;
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
-    let live_port = LivePort::bind(config, tls, shares).await?;
+    let live_port = match plan {
+        Some(plan) => Some(LivePort::bind(plan, shares).await?),
+        None => None,
+    };
     let cluster_port = ClusterPort::bind(config, &live_options, &env).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
@@ -202,19 +215,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compu
             None => return Ok(()),
         },
     };
-    let opened = async {
-        if let Some(engine) = &engine {
-            cluster::take_pool(config, cluster_port.as_ref(), engine.store()).await?;
-        }
-        Devices::open(&config.block, config, &env).await
-    };
-    let devices = match opened.await {
-        Ok(devices) => devices,
-        Err(why) => {
-            let _ = close_engine(engine.as_ref(), config, &env).await;
-            return Err(why);
-        }
-    };
+    let devices = open_devices(config, engine.as_ref(), cluster_port.as_ref(), &env).await?;
     let block = devices.addresses().iter().map(|device| format!(" block:{device}")).collect::<String>();
     state.block(devices.list());
     let (stop_rest, rest_stopped) = watch::channel(false);
@@ -249,9 +250,8 @@ async fn serve(config: &Config, data: &DataDir, keys: Option<Credentials>, compu
 }
 
 /// Logs the settings that an operator should know of.
-fn log_warnings(config: &Config, live: &LiveConfig, has_pool: bool) -> Result<(), String> {
-    let mut warnings = exposure::check(config, live)?;
-    warnings.extend(exposure::readable_secrets(config, live));
+fn log_warnings(config: &Config, mut warnings: Vec<String>, has_pool: bool) {
+    warnings.extend(config.literal.iter().map(|(place, shown)| crate::config::literal_warning(place, shown)));
     if has_pool {
         warnings.extend(memory_beyond_settings(config));
         tracing::info!("read cache: {}", crate::config::human_size(config.store.cache_bytes()));
@@ -261,7 +261,6 @@ fn log_warnings(config: &Config, live: &LiveConfig, has_pool: bool) -> Result<()
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    Ok(())
 }
 
 async fn close_engine(engine: Option<&Engine>, config: &Config, env: &Env) -> Result<(), String> {
@@ -291,6 +290,26 @@ async fn open_engine(
             Ok(None)
         }
     }
+}
+
+/// Opens the block devices of a server whose pool is open. Closes the pool after an error.
+async fn open_devices(
+    config: &Config,
+    engine: Option<&Engine>,
+    cluster_port: Option<&ClusterPort>,
+    env: &Env,
+) -> Result<Devices, String> {
+    let opened = async {
+        if let Some(engine) = engine {
+            cluster::take_pool(config, cluster_port, engine.store()).await?;
+        }
+        Devices::open(&config.block, config, env).await
+    };
+    let opened = opened.await;
+    if opened.is_err() {
+        let _ = close_engine(engine, config, env).await;
+    }
+    opened
 }
 
 /// Serves the block devices as a task until `stop` is set. The receiver completes when they are

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::rules::Rule;
-use super::{SECRETS, element, template};
+use super::{SECRETS, element, template, version5};
 
 const PREFIX: &str = "CENTRIFUGO_";
 
@@ -32,6 +32,13 @@ pub(super) fn overlay(
         leaves.iter().filter_map(|(path, _)| Some(path.rsplit_once('.')?.0.to_owned())).collect();
     let below = |section: String| Rule::ends().map(move |end| (format!("{section}.{end}"), Value::Null));
     leaves.extend(sections.into_iter().flat_map(below));
+    for list in NAMED {
+        let is_names = |text: &String| !text.trim_start().starts_with(['[', '{']);
+        if let Some(names) = given.get(&variable_of(list)).filter(|text| is_names(text)) {
+            add_named(options, list, names);
+            given.remove(&variable_of(list));
+        }
+    }
     take(&mut given, "", &leaves, options)?;
     for list in NAMED {
         let mut leaves = Vec::new();
@@ -50,7 +57,26 @@ pub(super) fn overlay(
     }
     // Kubernetes sets such variables for a service of this name.
     given.retain(|name, _| !name.contains("_PORT") && !name.starts_with("PORT") && !name.contains("SERVICE_"));
-    Ok(given.into_keys().map(|name| format!("{PREFIX}{name}")).collect())
+    let shown = |name: String| match version5::has(&name.to_lowercase()) {
+        true => format!("{PREFIX}{name} (of Centrifugo version 5 or older; see {})", version5::MIGRATION),
+        false => format!("{PREFIX}{name}"),
+    };
+    Ok(given.into_keys().map(shown).collect())
+}
+
+/// Adds items with these names, separated by blanks, to those that the list has.
+fn add_named(options: &mut Map<String, Value>, list: &str, names: &str) {
+    let mut items = at(options, list).and_then(Value::as_array).cloned().unwrap_or_default();
+    items.extend(names.split_whitespace().map(|name| json!({"name": name})));
+    set(options, list, Value::Array(items));
+}
+
+/// The value at a path.
+fn at<'a>(options: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    match path.split_once('.') {
+        None => options.get(path),
+        Some((first, rest)) => at(options.get(first)?.as_object()?, rest),
+    }
 }
 
 /// The options below a value, with their defaults.
@@ -72,6 +98,11 @@ fn leaves_of(path: &str, value: &Value, leaves: &mut Vec<(String, Value)>) {
 /// The variable of a path, without the prefix.
 fn variable_of(path: &str) -> String {
     path.replace(['.', '-'], "_").to_uppercase()
+}
+
+/// The variable of a path, with the prefix.
+pub(super) fn full_variable_of(path: &str) -> String {
+    format!("{PREFIX}{}", variable_of(path))
 }
 
 /// Moves the variables of these options into a section. A variable below an option that the server

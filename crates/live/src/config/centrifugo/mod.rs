@@ -8,12 +8,14 @@ mod env;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod version5;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use self::rules::{Effect, Rule};
+use super::placeholder::placeholders;
 use super::proxy::{ProxyConfig, StatusTransform};
 use super::rpc::RpcNamespace;
 use super::{GoDuration, LiveConfig, LiveConfigError, Namespace};
@@ -29,6 +31,8 @@ pub struct CentrifugoOptions {
     pub ignored: Vec<String>,
     /// Options and variables that Centrifugo does not know.
     pub unknown: Vec<String>,
+    /// Warnings of texts that look like the name of a variable, which nothing replaces.
+    pub literal: Vec<String>,
 }
 
 impl CentrifugoOptions {
@@ -42,7 +46,9 @@ impl CentrifugoOptions {
     ) -> Result<Self, LiveConfigError> {
         let variables: BTreeMap<String, String> = variables.into_iter().collect();
         let mut options = lowercase(options);
+        version5::refuse(&options).map_err(LiveConfigError)?;
         let unknown = env::overlay(&mut options, variables.clone()).map_err(LiveConfigError)?;
+        let literal = literal(&options);
         read_secrets("", &mut options)?;
         let http = options.get("http_server").and_then(Value::as_object);
         let names_port = http
@@ -55,8 +61,27 @@ impl CentrifugoOptions {
         let config: LiveConfig =
             serde_json::from_value(Value::Object(known)).map_err(|e| LiveConfigError(e.to_string()))?;
         config.check()?;
-        Ok(Self { config, names_port, ignored: sorter.ignored, unknown: sorter.unknown })
+        Ok(Self { config, names_port, ignored: sorter.ignored, unknown: sorter.unknown, literal })
     }
+}
+
+/// A warning of each text that looks like the name of a variable.
+fn literal(options: &Map<String, Value>) -> Vec<String> {
+    let is_map = |place: &str| MAPS.iter().any(|map| place.contains(&format!(".{map}.")));
+    let is_replaced = |place: &str, shown: &str| is_map(place) && shown.starts_with("${CENTRIFUGO_VAR_");
+    // The prefix of private channels is a dollar sign, perhaps with letters.
+    let is_meant = |(place, shown): &(String, String)| place == "channel.private_prefix" || is_replaced(place, shown);
+    placeholders(options)
+        .into_iter()
+        .filter(|found| !is_meant(found))
+        .map(|(place, shown)| {
+            let instead = match is_map(&place) {
+                true => "write ${CENTRIFUGO_VAR_...} there, and set that variable".to_owned(),
+                false => format!("set the variable {} instead", env::full_variable_of(&place)),
+            };
+            format!("{place}: {shown} is taken as it stands, because Centrifugo replaces no variables in its file: {instead}")
+        })
+        .collect()
 }
 
 /// Secrets, which may also be in a file: `key_file` names the file of `key`.

@@ -132,6 +132,79 @@ fn variables_are_over_the_file() {
 }
 
 #[test]
+fn lists_are_json_or_names() {
+    let file = r#"{"channel": {"namespaces": [{"name": "chat", "presence": true}]}}"#;
+    let variables = [
+        ("CENTRIFUGO_CHANNEL_NAMESPACES", "small-history  other.one"),
+        ("CENTRIFUGO_CHANNEL_NAMESPACES_SMALL_HISTORY_HISTORY_SIZE", "7"),
+        ("CENTRIFUGO_CHANNEL_NAMESPACES_SMALL_HISTORY_HISTORY_TTL", "60s"),
+        ("CENTRIFUGO_CHANNEL_NAMESPACES_OTHER_ONE_PRESENCE", "true"),
+        ("CENTRIFUGO_RPC_NAMESPACES", "calls"),
+        ("CENTRIFUGO_RPC_NAMESPACES_CALLS_PROXY_ENABLED", "true"),
+        ("CENTRIFUGO_RPC_NAMESPACES_CALLS_PROXY_NAME", "own"),
+        ("CENTRIFUGO_PROXIES", "own"),
+        ("CENTRIFUGO_PROXIES_OWN_ENDPOINT", "http://127.0.0.1:1/"),
+    ];
+    let found = read_with(file, &variables).expect("valid");
+    let (config, unknown) = (found.config, found.unknown);
+    assert!(unknown.is_empty(), "{unknown:?}");
+    // As in Centrifugo, names are added to the list of the file.
+    let namespaces: Vec<(&str, u64, bool)> = config
+        .channel
+        .namespaces
+        .iter()
+        .map(|n| (n.name.as_str(), n.options.history_size, n.options.presence))
+        .collect();
+    assert_eq!(namespaces, [("chat", 0, true), ("small-history", 7, false), ("other.one", 0, true)]);
+    assert_eq!(
+        (config.rpc.namespaces[0].name.as_str(), config.rpc.namespaces[0].proxy_name.as_str()),
+        ("calls", "own")
+    );
+    assert_eq!(config.proxies[0].endpoint, "http://127.0.0.1:1/");
+    for wrong in ["[{\"name\": \"a\"}", "[a b]", "{\"name\""] {
+        let error = read_with("{}", &[("CENTRIFUGO_CHANNEL_NAMESPACES", wrong)]).expect_err(wrong);
+        assert!(error.contains("CENTRIFUGO_CHANNEL_NAMESPACES: this is not JSON"), "{error}");
+    }
+}
+
+#[test]
+fn files_of_version_5_are_refused() {
+    let error = read_with(r#"{"Token_HMAC_secret_key": "a", "namespaces": [], "admin": true, "misspelt": 1}"#, &[]);
+    let error = error.expect_err("a file of version 5");
+    assert!(error.contains("version 5 or older (it has namespaces, token_hmac_secret_key)"), "{error}");
+    assert!(error.contains("migration_v6"), "{error}");
+    // Other programs may use such a variable.
+    let found = read_with("{}", &[("CENTRIFUGO_TOKEN_HMAC_SECRET_KEY", "a")]).expect("valid");
+    let [line] = &found.unknown[..] else { unreachable!("{:?}", found.unknown) };
+    assert!(line.starts_with("CENTRIFUGO_TOKEN_HMAC_SECRET_KEY (of Centrifugo version 5"), "{line}");
+}
+
+#[test]
+fn names_of_variables_as_values_are_named() {
+    let file = r#"{"client": {"token": {"hmac_secret_key": "${TOKEN_SECRET}"}, "allowed_origins": ["https://a", "$ORIGIN"],
+            "proxy": {"connect": {"http": {"static_headers": {"X-Key": "${CENTRIFUGO_VAR_A}${KEY}"}}}}},
+        "channel": {"private_prefix": "$p", "namespaces": [{"name": "chat", "channel_regex": "^[a-z]+$"}]},
+        "proxies": [{"name": "own", "endpoint": "http://${HOST:-h}/"}], "http_api": {"key": "${KEY}"},
+        "grpc_api": {"key": "${CENTRIFUGO_VAR_A}"}}"#;
+    let variables = [("CENTRIFUGO_HTTP_API_KEY", "of the variable"), ("CENTRIFUGO_VAR_A", "a")];
+    let found = read_with(file, &variables).expect("valid");
+    let begins = |line: &String| line.split(" is taken").next().unwrap_or_default().to_owned();
+    let lines: Vec<String> = found.literal.iter().map(begins).collect();
+    assert_eq!(
+        lines,
+        [
+            "client.allowed_origins: $ORIGIN",
+            "client.proxy.connect.http.static_headers.X-Key: ${KEY}",
+            "client.token.hmac_secret_key: ${TOKEN_SECRET}",
+            "grpc_api.key: ${CENTRIFUGO_VAR_A}",
+            "proxies.own.endpoint: ${HOST}",
+        ]
+    );
+    assert!(found.literal[2].ends_with("CENTRIFUGO_CLIENT_TOKEN_HMAC_SECRET_KEY instead"), "{}", found.literal[2]);
+    assert!(found.literal[4].ends_with("CENTRIFUGO_PROXIES_OWN_ENDPOINT instead"), "{}", found.literal[4]);
+}
+
+#[test]
 fn secrets_from_files() {
     let folder = std::env::temp_dir().join(format!("steadfast-secrets-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -1,0 +1,91 @@
+//! What a node builds from its configuration.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+use steadfast_flow::Env;
+use tracing::subscriber::{NoSubscriber, with_default};
+
+use crate::auth::Verifier;
+use crate::config::auth::{SUBSCRIPTION_TOKEN, TOKEN};
+use crate::config::{LiveConfig, LiveConfigError};
+use crate::proxy::Proxies;
+
+/// Verifiers of tokens, clients of back ends, and expressions.
+pub(super) struct Built {
+    pub(super) verifier: Verifier,
+    pub(super) subscription_verifier: Option<Verifier>,
+    pub(super) proxies: Proxies,
+    pub(super) channel_regexes: BTreeMap<String, Regex>,
+}
+
+impl Built {
+    /// Builds them. Each proxy has at most `requests` requests in flight, and `waiting` queued.
+    ///
+    /// # Errors
+    /// The first setting that is invalid, or that names a file which cannot be used.
+    pub(super) fn of(
+        config: &LiveConfig,
+        in_cluster: bool,
+        (requests, waiting): (usize, usize),
+        env: &Env,
+    ) -> Result<Self, LiveConfigError> {
+        config.check()?;
+        if config.client.subscribe_to_user_personal_channel.single_connection && in_cluster {
+            let why = "client.subscribe_to_user_personal_channel.single_connection is not supported in a cluster";
+            return Err(LiveConfigError(why.to_owned()));
+        }
+        let skips_signatures = config.client.insecure_skip_token_signature_verify;
+        if skips_signatures {
+            tracing::warn!("INSECURE: client.insecure_skip_token_signature_verify is set: any client can be any user");
+        }
+        let verifier = Verifier::new(TOKEN, &config.client.token, waiting, env)?.skipping_signatures(skips_signatures);
+        let own = config.client.subscription_token.in_force();
+        let own = own.map(|token| Verifier::new(SUBSCRIPTION_TOKEN, token, waiting, env));
+        let subscription_verifier = own.transpose()?.map(|own| own.skipping_signatures(skips_signatures));
+        let proxies = Proxies::new(config, requests, waiting, env)?;
+        Ok(Self { verifier, subscription_verifier, proxies, channel_regexes: config.channel_regexes()? })
+    }
+}
+
+/// Checks all that a node builds from a configuration, by building it. The log gets no line: the
+/// start of the node writes them.
+///
+/// # Errors
+/// Those of [`super::Node::new`].
+pub fn check(config: &LiveConfig, in_cluster: bool, env: &Env) -> Result<(), LiveConfigError> {
+    with_default(NoSubscriber::default(), || Built::of(config, in_cluster, (1, 1), env)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_flow::TokioRuntime;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_start_would_refuse_is_refused() {
+        let env = Env::new(TokioRuntime::current());
+        let checked = |text: &str| {
+            let config: LiveConfig = serde_json::from_str(text).expect("options");
+            check(&config, false, &env).map_err(|e| e.to_string())
+        };
+        assert_eq!(checked("{}"), Ok(()));
+        for (text, expected) in [
+            (r#"{"client": {"token": {"rsa_public_key": "x"}}}"#, "client.token.rsa_public_key: not a key"),
+            (r#"{"client": {"token": {"ecdsa_public_key": "x"}}}"#, "client.token.ecdsa_public_key: not a key"),
+            (
+                r#"{"client": {"subscription_token": {"enabled": true, "rsa_public_key": "x"}}}"#,
+                "client.subscription_token.rsa_public_key: not a key",
+            ),
+            (
+                r#"{"client": {"proxy": {"connect": {"enabled": true, "endpoint": "ftp://h/"}}}}"#,
+                "the connect proxy \"default\": endpoint",
+            ),
+        ] {
+            let error = checked(text).expect_err(text);
+            assert!(error.contains(expected), "{error}");
+        }
+        assert_eq!(checked(r#"{"client": {"subscription_token": {"rsa_public_key": "x"}}}"#), Ok(()), "not enabled");
+    }
+}
