@@ -407,6 +407,29 @@ def test_disks_that_hold_something_are_not_overwritten(tmp_path):
     assert refused.returncode == 2 and "ssh -L" in refused.stderr, refused.stderr
 
 
+def test_a_format_without_the_space_leaves_nothing(tmp_path):
+    server = BlockServer(tmp_path)
+    free = shutil.disk_usage(tmp_path)
+    server.durable.unlink(missing_ok=True)
+    refused = server.command("format", *server.disks(), "--size", f"{free.total // MIB + 64} MiB")
+    assert refused.returncode == 1 and str(server.durable) in refused.stderr, refused.stderr
+    assert not server.durable.exists() and not server.fast[0].exists()
+    # A sparse file that the disk cannot hold.
+    try:
+        with open(server.durable, "wb") as file:
+            file.truncate(free.total + 64 * MIB)
+    except OSError:
+        pytest.skip("no file of this length here")
+    refused = server.command("format", *server.disks())
+    assert refused.returncode == 1 and "the file system has" in refused.stderr, refused.stderr
+    assert server.durable.stat().st_blocks * 512 < MIB
+    # A fast disk that cannot be made takes the durable disk along.
+    server.durable.unlink()
+    refused = server.command("format", "--durable", server.durable, "--fast", tmp_path / "no" / "fast", "--size", "64 MiB")
+    assert refused.returncode == 1 and not server.durable.exists(), refused.stderr
+    assert server.command("format", *server.disks(), "--size", "64 MiB").returncode == 0
+
+
 def test_serve_has_block_devices_too(make_server, tmp_path):
     server = BlockServer(tmp_path)
     server.format()

@@ -208,6 +208,18 @@ def test_namespaces_and_requests_set_the_durability_of_a_publication(make_server
     assert {channel for channel in before if after[channel]["epoch"] != before[channel]} == {"c", "d", "e", "quick:a", "quick:c"}
 
 
+def test_the_server_api_reads_whole_histories(make_server, tmp_path):
+    """`client.history_max_publication_limit` is a bound on clients."""
+    long = {"name": "long", "history_size": 500, "history_ttl": "1h"}
+    server = live_server(make_server, tmp_path, {**CONFIG, "channel": {"namespaces": [long]}})
+    publish = [{"publish": {"channel": "long:a", "data": number}} for number in range(350)]
+    assert len(api(server, "batch", commands=publish)["replies"]) == 350
+    for limit in -1, 1000:
+        history = api(server, "history", channel="long:a", limit=limit)["result"]
+        assert [entry["data"] for entry in history["publications"]] == list(range(350)) and "truncated" not in history
+    assert len(api(server, "history", channel="long:a", limit=320)["result"]["publications"]) == 320
+
+
 def until_alone(server):
     end = time.monotonic() + DEADLINE_S
     while api(server, "info")["result"]["nodes"][0]["num_clients"]:

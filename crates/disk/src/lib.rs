@@ -34,6 +34,7 @@ pub use buffer::{AlignedBuf, BLOCK, BufPool};
 pub use claim::{cache_warnings, is_zoned};
 pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};
 pub use file::{FileDisk, outlive_file_size_limit};
+pub use grow::check_space;
 pub use latency::{Histogram, Latency};
 pub use mark::{MARK_OFFSETS, Mark, mark};
 pub use mem::MemDisk;

@@ -53,11 +53,11 @@ async fn a_history_page_ends_at_its_bound_in_bytes() {
     let (mut since, mut found) = (None, Vec::new());
     while found.len() < 20 {
         let request = HistoryRequest { channel: "c".into(), limit: i32::MAX, since, reverse: false };
-        let Ok(Done::History(page)) = api.carry_out(Command::History(request), &Terms::default()).await else {
-            panic!("a history")
-        };
+        let done = api.carry_out(Command::History(request), &Terms::default()).await.expect("a history");
+        let Done::History { history: page, truncated } = done else { panic!("{done:?}") };
         let offsets: Vec<u64> = page.publications.iter().map(|p| p.offset).collect();
         assert!((1..=4).contains(&offsets.len()), "10,000 bytes: {offsets:?}");
+        assert_eq!(truncated, offsets.last() != Some(&20));
         let offset = offsets.last().copied().unwrap_or_default();
         since = Some(crate::protocol::message::StreamPosition { offset, epoch: page.epoch });
         found.extend(offsets);
@@ -79,5 +79,24 @@ async fn a_key_counts_within_one_request_too() {
     let commands = (0..4).map(|_| Ok(Command::Publish("c".into(), publish()))).collect();
     for answer in api.batch(commands, true, &Terms::default()).await.expect("carried out") {
         assert!(matches!(answer, Ok(Done::Published(Position { offset: 1, .. }))), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_bound_on_publications_is_one_on_clients() {
+    let config = r#"{"channel": {"without_namespace": {"history_size": 500, "history_ttl": "60s"}}}"#;
+    let api = Api::new(node_with(config).await);
+    for _ in 0..350 {
+        let published = api.carry_out(Command::Publish("c".into(), publish(b"1".to_vec())), &Terms::default()).await;
+        published.expect("published");
+    }
+    let pages = [(0, 0, false), (10, 10, false), (350, 156, true), (-1, 156, true), (156, 156, false)];
+    // In the test's 10,000 bytes, a publication takes 64 beyond its body.
+    for ((limit, len, cut), reverse) in pages.into_iter().flat_map(|page| [(page, false), (page, true)]) {
+        let request = HistoryRequest { channel: "c".into(), limit, since: None, reverse };
+        let done = api.carry_out(Command::History(request), &Terms::default()).await.expect("a history");
+        let Done::History { history, truncated } = done else { panic!("{done:?}") };
+        assert_eq!((history.publications.len(), truncated), (len, cut), "{limit} {reverse}");
+        assert_eq!(history.offset, 350);
     }
 }

@@ -139,7 +139,11 @@ pub(crate) enum Done {
     Broadcast(Vec<Result<Position, ClientError>>),
     Presence(BTreeMap<String, ClientInfo>),
     PresenceStats(PresenceStatsResult),
-    History(HistoryResult),
+    History {
+        history: HistoryResult,
+        /// Whether the bound in bytes ended it, and more may follow.
+        truncated: bool,
+    },
     /// The number of subscribers by channel.
     Channels(BTreeMap<String, usize>),
     /// The nodes.
@@ -237,9 +241,10 @@ impl Api {
             }
             Command::History(request) => {
                 self.with_history(&request.channel)?;
-                let (history, permit) = self.node.history(&request).await?;
-                terms.permits.lock().extend(permit);
-                Ok(Done::History(history))
+                // The bound on the publications of an answer is one on clients.
+                let page = self.node.history(&request, usize::MAX).await?;
+                terms.permits.lock().extend(page.permit);
+                Ok(Done::History { history: page.result, truncated: page.truncated })
             }
             Command::HistoryRemove(channel) => {
                 self.with_history(&channel)?;

@@ -62,9 +62,10 @@ impl Serialize for MethodResult<'_> {
             Done::PresenceStats(stats) => {
                 json!({"num_clients": stats.num_clients, "num_users": stats.num_users}).serialize(s)
             }
-            Done::History(history) => {
+            Done::History { history, truncated } => {
                 let publications = history.publications.iter().map(PublicationJson::of).collect();
-                HistoryJson { publications, epoch: &history.epoch, offset: history.offset }.serialize(s)
+                let (epoch, offset) = (&history.epoch[..], history.offset);
+                HistoryJson { publications, epoch, offset, truncated: *truncated }.serialize(s)
             }
             Done::Channels(found) => {
                 let channels: Map<String, Value> =
@@ -95,6 +96,9 @@ struct HistoryJson<'a> {
     publications: Vec<PublicationJson<'a>>,
     epoch: &'a str,
     offset: u64,
+    /// Steadfast's own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
 }
 
 /// A publication. Data that is not JSON is written as Base64.
@@ -155,7 +159,7 @@ mod tests {
             publication(b"", 3),
         ];
         let history = HistoryResult { publications, epoch: "e".into(), offset: 3 };
-        let shown = serde_json::to_string(&MethodResult(&Done::History(history))).expect("JSON");
+        let shown = serde_json::to_string(&MethodResult(&Done::History { history, truncated: false })).expect("JSON");
         let expected = concat!(
             r#"{"publications":[{"data":{"b": 1,"#,
             "\n",
@@ -179,7 +183,14 @@ mod tests {
             (Done::Presence(BTreeMap::new()), json!({"presence": {}})),
             (Done::Presence(clients), json!({"presence": {"c": {"user": "", "client": ""}}})),
             (Done::PresenceStats(PresenceStatsResult::default()), json!({"num_clients": 0, "num_users": 0})),
-            (Done::History(HistoryResult::default()), json!({"publications": [], "epoch": "", "offset": 0})),
+            (
+                Done::History { history: HistoryResult::default(), truncated: false },
+                json!({"publications": [], "epoch": "", "offset": 0}),
+            ),
+            (
+                Done::History { history: HistoryResult::default(), truncated: true },
+                json!({"publications": [], "epoch": "", "offset": 0, "truncated": true}),
+            ),
             (Done::Channels(BTreeMap::new()), json!({"channels": {}})),
             (Done::Info(vec![info]), json!({"nodes": [node]})),
         ] {

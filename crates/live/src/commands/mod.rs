@@ -11,19 +11,15 @@ use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use steadfast_flow::Ended;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_store::{HistoryQuery, Position};
+use steadfast_store::Position;
 use uuid::Uuid;
 
-use crate::answer::AnswerPermit;
 use crate::config::{NamespaceOptions, Permission};
 use crate::node::{Node, Submission};
-use crate::outgoing::{drop_unencodable, from_stored};
+use crate::outgoing::drop_unencodable;
 use crate::partition::{CommandSource, Hub, QueuedCommand, SessionId, SessionMessage, SubscriptionKind};
 use crate::protocol::codes::{self, ClientError, Disconnected};
-use crate::protocol::epoch_text;
-use crate::protocol::message::{
-    ChannelRequest, Command, Empty, HistoryRequest, HistoryResult, PresenceResult, Publication, PublishRequest, Reply,
-};
+use crate::protocol::message::{ChannelRequest, Command, Empty, PresenceResult, Publication, PublishRequest, Reply};
 use crate::proxy::ProxyEvent;
 use crate::session::{ConnectionInfo, SessionIdentity};
 
@@ -280,10 +276,11 @@ impl Node {
         } else if let Some(request) = command.history {
             let options = self.named(&request.channel)?;
             self.may_ask(options.has_history(), options.history_permission(), caller, subscribed)?;
-            let (mut history, permit) = self.history(&request).await?;
-            drop_unencodable(caller.identity.connection.encoding, &mut history.publications);
-            reply.history = Some(history);
-            self.to(caller.session, SessionMessage::Answer(Box::new(reply), permit.into_iter().collect()));
+            let most = self.config.client.history_max_publication_limit;
+            let mut page = self.history(&request, most).await?;
+            drop_unencodable(caller.identity.connection.encoding, &mut page.result.publications);
+            reply.history = Some(page.result);
+            self.to(caller.session, SessionMessage::Answer(Box::new(reply), page.permit.into_iter().collect()));
             return Ok(());
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
@@ -340,42 +337,10 @@ impl Node {
         }
         if self.has(right, caller, subscribed.is_some()) { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
     }
-
-    /// The history of a channel, with its permit.
-    ///
-    /// # Errors
-    /// When the channel cannot be read, or its epoch differs; [`codes::TOO_MANY_REQUESTS`] if the
-    /// answer budget is exhausted.
-    pub(crate) async fn history(&self, request: &HistoryRequest) -> Result<(HistoryResult, AnswerPermit), ClientError> {
-        if request.reverse && request.since.as_ref().is_some_and(|since| since.offset == 0) {
-            return Err(codes::BAD_REQUEST);
-        }
-        let most = self.config.client.history_max_publication_limit;
-        let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
-        let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
-        let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let read = self.read(&self.channel(&request.channel)?, query).await?;
-        let (history, permit) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
-        let requested = request.since.as_ref().filter(|s| !s.epoch.is_empty());
-        if requested.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
-            return Err(codes::UNRECOVERABLE_POSITION);
-        }
-        let publications: Result<Vec<_>, _> = history.publications.iter().map(|p| from_stored(p)).collect();
-        let result = HistoryResult {
-            publications: publications.map_err(|_| codes::INTERNAL)?,
-            epoch: epoch_text(history.position.epoch),
-            offset: history.position.offset,
-        };
-        Ok((result, permit))
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests;
-
-fn parse_epoch(text: &str) -> u32 {
-    u32::from_str_radix(text, 16).unwrap_or_default()
-}
 
 /// Parses the ID of a session in a request.
 pub(crate) fn parse_client(text: &str) -> Option<Uuid> {

@@ -6,7 +6,7 @@ use steadfast_cluster::Channel;
 use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
-use super::{Caller, Refused, parse_epoch};
+use super::{Caller, Refused};
 use crate::answer::{AnswerKey, AnswerPermit, SubscribeAnswer};
 use crate::auth::{SubscribeClaims, TokenError, ttl, ttl_until};
 use crate::config::NamespaceOptions;
@@ -16,8 +16,8 @@ use crate::options::{SubscribeOptions, Wanted};
 use crate::outgoing::{Form, drop_unencodable, from_stored, in_form};
 use crate::partition::{Place, SessionId, SessionMessage, SubscribeOutcome, SubscriptionKind};
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::epoch_text;
 use crate::protocol::message::{Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult};
+use crate::protocol::{epoch_text, parse_epoch};
 use crate::session::SessionIdentity;
 
 /// The flag of a client that prefers an error to a subscription with a gap.

@@ -22,11 +22,11 @@ mod rights;
 mod tokens;
 mod wire;
 
+use crate::answer::AnswerPermit;
 use crate::node::{GATE_WAIT, Limits};
 use crate::partition::{self};
-use crate::protocol::Encoding;
-use crate::protocol::Transport;
-use crate::protocol::message::{ConnectRequest, SubscribeRequest};
+use crate::protocol::message::{ConnectRequest, HistoryRequest, SubscribeRequest};
+use crate::protocol::{Encoding, Transport, epoch_text};
 
 /// Two may run at a time, and one may wait.
 async fn node() -> Arc<Node> {

@@ -156,6 +156,8 @@ messages! {
         publications: Vec<PublicationMessage> = [message, repeated, tag = "1"],
         epoch: String = [string, tag = "2"],
         offset: u64 = [uint64, tag = "3"],
+        // Steadfast's own: the bound in bytes ended the page, and more may follow.
+        truncated: bool = [bool, tag = "1000"],
     }
 
     ChannelInfo {
@@ -337,7 +339,7 @@ fn result(done: Done) -> Vec<u8> {
         }
         Done::Presence(clients) => PresenceResult { presence: clients }.encode_to_vec(),
         Done::PresenceStats(stats) => stats.encode_to_vec(),
-        Done::History(history) => {
+        Done::History { history, truncated } => {
             let one = |publication: protocol::Publication| PublicationMessage {
                 data: publication.data,
                 info: publication.info,
@@ -345,7 +347,7 @@ fn result(done: Done) -> Vec<u8> {
                 tags: publication.tags,
             };
             let publications = history.publications.into_iter().map(one).collect();
-            HistoryResult { publications, epoch: history.epoch, offset: history.offset }.encode_to_vec()
+            HistoryResult { publications, epoch: history.epoch, offset: history.offset, truncated }.encode_to_vec()
         }
         Done::Channels(found) => {
             let one = |(name, clients)| (name, ChannelInfo { num_clients: count(clients) });

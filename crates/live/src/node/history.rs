@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use steadfast_cluster::Channel;
 use steadfast_flow::Permit;
-use steadfast_store::{History, HistoryQuery};
+use steadfast_store::{History, HistoryQuery, Position};
 
 use super::{GATE_WAIT, Node, refusal};
 use crate::answer::AnswerPermit;
+use crate::outgoing::from_stored;
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::Publication;
+use crate::protocol::message::{HistoryRequest, HistoryResult, Publication};
+use crate::protocol::{epoch_text, parse_epoch};
 
 /// Bytes of the first attempt of a read, which suffices for most histories. The second attempt
 /// takes a permit for the longest answer.
@@ -24,7 +26,51 @@ pub(crate) fn bytes_of(publication: &Publication) -> usize {
     publication.data.len() + EACH_BYTES
 }
 
+/// A page of a history.
+#[derive(Debug)]
+pub(crate) struct HistoryPage {
+    pub(crate) result: HistoryResult,
+    /// The memory that the page takes.
+    pub(crate) permit: AnswerPermit,
+    /// Whether `live.history_max` ended the page before the requested limit, and more may follow.
+    pub(crate) truncated: bool,
+}
+
 impl Node {
+    /// A page of the history of a channel, with at most `most` publications whatever the request
+    /// says.
+    ///
+    /// # Errors
+    /// When the channel cannot be read, or its epoch differs; [`codes::TOO_MANY_REQUESTS`] if the
+    /// answer budget is exhausted.
+    pub(crate) async fn history(&self, request: &HistoryRequest, most: usize) -> Result<HistoryPage, ClientError> {
+        if request.reverse && request.since.as_ref().is_some_and(|since| since.offset == 0) {
+            return Err(codes::BAD_REQUEST);
+        }
+        let bytes_max = self.answers.clamp(self.history_bytes_max as u64) as usize;
+        let wanted = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
+        let limit = wanted.min(bytes_max / EACH_BYTES);
+        let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
+        let query = HistoryQuery { since, limit, reverse: request.reverse };
+        let read = self.read(&self.channel(&request.channel)?, query).await?;
+        let (history, permit) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
+        let requested = request.since.as_ref().filter(|s| !s.epoch.is_empty());
+        if requested.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
+            return Err(codes::UNRECOVERABLE_POSITION);
+        }
+        let found = &history.publications;
+        let bytes: usize = found.iter().map(|one| one.body.len()).sum();
+        let at_end = !query.reverse && found.last().is_none_or(|last| last.offset == history.position.offset);
+        let truncated = found.len() < wanted && (found.len() == limit || bytes >= bytes_max) && !at_end;
+        let publications: Result<Vec<_>, _> = found.iter().map(|p| from_stored(p)).collect();
+        let result = HistoryResult {
+            publications: publications.map_err(|_| codes::INTERNAL)?,
+            epoch: epoch_text(history.position.epoch),
+            offset: history.position.offset,
+        };
+        Ok(HistoryPage { result, permit, truncated })
+    }
+
     /// A permit for `bytes` bytes of an answer; `None` if the budget is exhausted.
     pub(crate) fn answer_permit(&self, bytes: usize) -> Option<Permit> {
         self.answers.try_acquire(self.answers.clamp(bytes as u64)).ok()

@@ -14,3 +14,8 @@ pub use transport::Transport;
 pub(crate) fn epoch_text(epoch: u32) -> String {
     format!("{epoch:08x}")
 }
+
+/// The epoch of a text in the client protocol; 0, which no channel has, if it is not one.
+pub(crate) fn parse_epoch(text: &str) -> u32 {
+    u32::from_str_radix(text, 16).unwrap_or_default()
+}

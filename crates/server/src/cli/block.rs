@@ -174,8 +174,11 @@ pub fn run(args: BlockArgs) -> Result<(), Failure> {
 fn format(args: BlockFormatArgs) -> Result<(), Failure> {
     let making = FormatRequest { size: args.size, force: args.force };
     let spec = args.disks.spec("disk".to_owned(), Listen::Unix(PathBuf::new()), false);
-    let data = super::block_on(async { make::make(&spec, &Config::default(), making, &Env::tokio()).await })?;
-    print_line!("a block device of {} on {}", human_size(data), spec.durable.display());
+    let made = super::block_on(async { make::make(&spec, &Config::default(), making, &Env::tokio()).await })?;
+    print_line!("a block device of {} on {}", human_size(made.data_bytes), spec.durable.display());
+    if !made.reserved {
+        print_line!("its file system reserves no space for a file: writes of clients fail when it is full");
+    }
     Ok(())
 }
 

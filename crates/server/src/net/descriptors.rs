@@ -34,8 +34,8 @@ pub fn raise() -> usize {
 }
 
 /// Divides `limit` descriptors: `reserved` for everything but connections; of the rest at most an
-/// eighth for gRPC. With a live port, the S3 port gets a small part: one connection serves many
-/// requests.
+/// eighth for gRPC. With a live port, the S3 port gets at most a quarter: one connection serves
+/// many requests.
 pub fn share(limit: usize, reserved: usize, wanted: Shares) -> Shares {
     // The limit is too low for any division; half of it is kept for disks, index and commands.
     let reserved = reserved.saturating_add(ADMIN_CONNECTIONS).min(limit / 2);
@@ -43,7 +43,7 @@ pub fn share(limit: usize, reserved: usize, wanted: Shares) -> Shares {
     let grpc = wanted.grpc.min(free / 8);
     let s3 = match wanted.live {
         0 => wanted.s3.min(free - grpc),
-        _ => wanted.s3.min((free / 32).max(S3_CONNECTIONS_MIN)).min((free - grpc) / 2),
+        _ => wanted.s3.min((free / 4).max(S3_CONNECTIONS_MIN)).min((free - grpc) / 2),
     };
     let live = wanted.live.min((free - grpc - s3) / wanted.live_files.max(1));
     Shares { s3: s3.max(1), grpc, live, ..wanted }
@@ -69,7 +69,11 @@ mod tests {
     fn what_is_wanted_is_had_where_there_is_enough() {
         assert_eq!(share(usize::MAX, 256, WANTED), WANTED);
         let sessions = share(20_000, 256, Shares { live_files: 1, ..WANTED });
-        assert!(sessions.live >= 19_000 && sessions.s3 >= S3_CONNECTIONS_MIN, "{sessions:?}");
+        assert!(sessions.live >= 15_000 && sessions.s3 == WANTED.s3, "{sessions:?}");
+        let streams = share(20_000, 256, WANTED);
+        assert!(streams.live >= 5_000 && streams.s3 == WANTED.s3, "{streams:?}");
+        let few = share(1024, 256, WANTED);
+        assert!(few.live >= 90 && few.s3 >= 300, "{few:?}");
         let alone = Shares { live: 0, ..WANTED };
         assert_eq!(share(8192, 256, alone), alone);
         assert_eq!(share(1200, 256, alone).s3, 1200 - 256 - ADMIN_CONNECTIONS);

@@ -34,9 +34,9 @@ fn recovering() -> SubscribeRequest {
 async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
     let mut permits = Vec::new();
     for _ in 0..2 {
-        let (found, permit) = node.history(&all()).await.expect("within the budget");
-        assert_eq!(found.publications.len(), 3);
-        permits.push(permit);
+        let page = node.history(&all(), 300).await.expect("within the budget");
+        assert_eq!(page.result.publications.len(), 3);
+        permits.push(page.permit);
     }
     permits
 }
@@ -77,7 +77,7 @@ async fn a_history_beyond_the_budget_gets_error_111_at_once() {
     assert_eq!(ask_history(&node), 111);
     assert_eq!(&rest[..], b"789");
     drop(rest);
-    assert!(node.history(&all()).await.is_ok());
+    assert!(node.history(&all(), 300).await.is_ok());
     drop(permits);
     assert_eq!(node.answers.status().used, 0);
 }
@@ -161,7 +161,7 @@ async fn the_answers_of_a_batch_share_the_budget() {
     let answers = api.batch(commands, false, &terms).await.expect("carried out");
     let refused = answers.iter().filter(|answer| matches!(answer, Err(error) if *error == codes::TOO_MANY_REQUESTS));
     assert_eq!(refused.count(), 3);
-    assert!(matches!(&answers[0], Ok(Done::History(found)) if found.publications.len() == 3));
+    assert!(matches!(&answers[0], Ok(Done::History { history, .. }) if history.publications.len() == 3));
     assert!(matches!(&answers[5], Ok(Done::Published(_))), "a publish needs no answer memory");
     let body = terms.held(Bytes::from_static(b"its answer"));
     let ask = || async { api.batch(vec![Ok(ApiCommand::History(all()))], false, &Terms::default()).await };
@@ -189,5 +189,5 @@ async fn an_abandoned_keyed_publication_still_counts() {
     while node.keyed_bytes.used_bytes() > 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(node.history(&all()).await.expect("read").0.publications.len(), 1, "it was published");
+    assert_eq!(node.history(&all(), 300).await.expect("read").result.publications.len(), 1, "it was published");
 }
