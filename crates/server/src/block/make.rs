@@ -179,3 +179,17 @@ pub async fn labels(durable: &Path, fast: Option<&Path>, env: &Env) -> Result<(u
     let labels = Superdisk::labels(&disk, fast.as_ref()).await;
     Ok((window.len, labels.map_err(|e| format!("{}: {e}", durable.display()))?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_reserves_no_space_is_no_failure() {
+        assert!(allocated(Ok(())).expect("reserved"));
+        for error in [Errno::OPNOTSUPP, Errno::NOSYS] {
+            assert!(!allocated(Err(error)).expect("only its length"));
+        }
+        assert_eq!(allocated(Err(Errno::NOSPC)).expect_err("full").kind(), std::io::ErrorKind::StorageFull);
+    }
+}
