@@ -29,6 +29,9 @@ pub(crate) struct Sealed {
 /// Slots that are read under one lock.
 const SLOTS_AT_ONCE: usize = 4096;
 
+/// The most bytes of one growth. Each growth is a flush of the file's length.
+const GROWTH_BYTES: u64 = 256 << 20;
+
 struct ExtentsShared {
     disk: Arc<dyn Disk>,
     io: Arc<Io>,
@@ -275,15 +278,27 @@ impl Extents {
         if needed() { self.grow_locked().await } else { Ok(()) }
     }
 
+    /// Adds a quarter of the extents that there are, at least one and at most [`GROWTH_BYTES`]. Adds
+    /// one where the disk has no space for more.
     async fn grow_locked(&self) -> Result<(), TakeError> {
-        let count = self.0.table.lock().len();
-        if self.growable(count) == 0 {
+        let count = self.0.table.lock().len() as u32;
+        let most = (GROWTH_BYTES / self.0.pool.extent_bytes).max(1) as u32;
+        let step = (count / 4).clamp(1, most).min(self.growable(count as usize) as u32);
+        if step == 0 {
             return Err(TakeError::Full);
         }
-        let extent = count as u32;
-        match self.0.disk.reserve(self.start(extent) + self.0.pool.extent_bytes).await {
+        match self.reserve(count, step).await {
+            Err(TakeError::Full) if step > 1 => self.reserve(count, 1).await,
+            result => result,
+        }
+    }
+
+    /// Reserves space for the next `step` extents and adds them to the table.
+    async fn reserve(&self, count: u32, step: u32) -> Result<(), TakeError> {
+        match self.0.disk.reserve(self.start(count + step - 1) + self.0.pool.extent_bytes).await {
             Ok(()) => {
-                self.0.table.lock().push(ExtentInfo::new(extent));
+                let mut table = self.0.table.lock();
+                (count..count + step).for_each(|extent| table.push(ExtentInfo::new(extent)));
                 Ok(())
             }
             Err(error) if is_no_space(&error) => Err(TakeError::Full),

@@ -10,8 +10,8 @@ use crate::format::Features;
 /// Layout of a new pool.
 #[derive(Debug, Clone, Default)]
 pub struct FormatOptions {
-    /// Bytes of an extent. `None`: 1 GiB on a device, 256 MiB in a file, or less if that gives
-    /// fewer than 16 extents.
+    /// Bytes of an extent. `None`: 1 GiB on a device, 64 to 256 MiB in a file, or less if that
+    /// gives fewer than 16 extents.
     pub extent_bytes: Option<u64>,
     /// Format the disk even if it holds data.
     pub force: bool,

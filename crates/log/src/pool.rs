@@ -32,9 +32,11 @@ impl From<&Superblock> for PoolInfo {
     }
 }
 
-/// The largest power of two that gives at least 16 extents, up to the usual size.
+/// The usual size, or the largest power of two that gives at least 16 extents. Files take extents
+/// ahead of need from their file system, so they have small ones, up to some 16,000.
 fn choose_extent_bytes(capacity: u64, growable: bool) -> u64 {
-    let usual: u64 = if growable { 256 << 20 } else { 1 << 30 };
+    let of_file = (capacity / 16_384).next_power_of_two().clamp(64 << 20, 256 << 20);
+    let usual: u64 = if growable { of_file } else { 1 << 30 };
     let share = capacity.saturating_sub(EXTENTS_START) / 16;
     let fitting = if share == 0 { 0 } else { 1 << (63 - share.leading_zeros()) };
     usual.min(fitting).max(1 << 20)
@@ -358,7 +360,10 @@ mod tests {
     #[test]
     fn extents_are_as_large_as_sixteen_allow() {
         assert_eq!(choose_extent_bytes(1 << 40, false), 1 << 30);
-        assert_eq!(choose_extent_bytes(1 << 40, true), 256 << 20);
+        assert_eq!(choose_extent_bytes(100 << 40, true), 256 << 20);
+        assert_eq!(choose_extent_bytes(2 << 40, true), 128 << 20);
+        assert_eq!(choose_extent_bytes(1 << 40, true), 64 << 20);
+        assert_eq!(choose_extent_bytes(2 << 30, true), 64 << 20);
         assert_eq!(choose_extent_bytes(1 << 30, true), 32 << 20);
         assert_eq!(choose_extent_bytes((16 << 20) + EXTENTS_START, false), 1 << 20);
         assert_eq!(choose_extent_bytes(0, false), 1 << 20);

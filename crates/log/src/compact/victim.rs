@@ -42,13 +42,15 @@ impl Compactor {
     pub(super) async fn pressure(&self) -> Pressure {
         let shared = self.shared().clone();
         let mut counts = shared.extents.counts();
-        if counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {
+        let used = counts.open_commit + counts.open_body + counts.sealed_commit + counts.sealed_body;
+        // An empty pool needs no reserve: its first write makes one.
+        let is_empty = used <= 1 && self.open_commit(|_, live| live == 0);
+        if !is_empty && counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {
             // Growth may fail, because the file system may be full.
             if shared.extents.grow(|| shared.extents.free() <= shared.options.reserve_extents).await.is_err() {
                 counts.growable = 0;
             }
         }
-        let used = counts.open_commit + counts.open_body + counts.sealed_commit + counts.sealed_body;
         let available = counts.free + counts.growable;
         let low = (used + available) * u64::from(shared.options.compaction.low_percent) / 100;
         let reserve = u64::from(shared.options.reserve_extents);

@@ -9,6 +9,7 @@ use steadfast_flow::Env;
 
 use super::harness::{Random, format};
 use super::model::{Kv, ModelState, options};
+use crate::format::EXTENTS_START;
 use crate::{LogOptions, Sabotage};
 
 const EXTENT: u64 = 256 << 10;
@@ -182,4 +183,45 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(lives(seed, from_nothing));
     }
+}
+
+#[tokio::test]
+async fn an_empty_pool_takes_no_space_ahead() {
+    let disk = MemDisk::growable(256 * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
+    rest(&kv).await;
+    let extents = kv.log.status().extents;
+    assert_eq!((extents.open_commit, extents.free), (1, 0), "{extents:?}");
+    kv.put(1, 1, 500).await.expect("there is room");
+    rest(&kv).await;
+    let extents = kv.log.status().extents;
+    assert!(extents.free > u64::from(options().reserve_extents), "{extents:?}");
+}
+
+#[tokio::test]
+async fn a_pool_grows_by_a_quarter_as_long_as_the_disk_has_space() {
+    const EXTENTS: u64 = 42;
+    let disk = MemDisk::growable(EXTENTS_START + EXTENTS * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
+    let mut steps = Vec::new();
+    let total = || {
+        let extents = kv.log.status().extents;
+        extents.free + extents.open_commit + extents.open_body + extents.sealed_commit + extents.sealed_body
+    };
+    let mut before = total();
+    for key in 0.. {
+        if kv.put(key, 1, 60_000).await.is_err() {
+            break;
+        }
+        let now = total();
+        if now > before {
+            steps.push(now - before);
+        }
+        before = now;
+    }
+    assert!(steps.iter().max().is_some_and(|step| *step >= 5), "{steps:?}");
+    let extents = kv.log.status().extents;
+    assert_eq!((extents.growable, before), (0, EXTENTS), "every extent is used: {extents:?} {steps:?}");
 }

@@ -42,8 +42,8 @@ sections! {
         stripe: Paths = Paths::default();
         /// Maximum size of a pool file, set when it is created. Empty: the size of the file system.
         pool_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
-        /// Size of an extent, set when the pool is created; a power of two. Empty: chosen from the
-        /// pool's size.
+        /// Size of an extent, set when the pool is created; a power of two. Empty: 1 GiB on a
+        /// device, and 64 MiB in a file; more on a file system beyond 1 TiB, less in a small pool.
         extent_size: Option<Size> = None, in 1_048_576..=2_147_483_648;
         /// For trials, set when the pool is created: drives each disk like a zoned device (SMR,
         /// ZNS) with zones of this size, written in order only. Files also need `pool_size`. Real
