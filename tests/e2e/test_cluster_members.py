@@ -192,6 +192,8 @@ def test_a_node_that_does_not_answer_is_named_until_it_counts_as_gone(nodes, tmp
     begin = time.monotonic()
     error = api(one, "disconnect", user="ann")["error"]
     assert error["code"] == 100 and error["message"].endswith("no answer from the nodes: two")
-    assert time.monotonic() - begin < 6
+    assert [node["name"] for node in api(one, "info")["result"]["nodes"]] == ["one", "home"]
+    # A link may come back within a second of its loss. After that a call waits for no node that is down.
+    assert time.monotonic() - begin < 2.5
     wait.until(lambda: "result" in api(one, "disconnect", user="ann"), 10, "an answer without the node")
     assert sorted(node["name"] for node in api(one, "info")["result"]["nodes"]) == ["home", "one"]

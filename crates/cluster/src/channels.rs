@@ -346,7 +346,7 @@ impl Channels {
 
     /// Calls all other nodes, and returns their answers with the names of the nodes, in the order
     /// of the list of nodes. A node without a link for long is left out. An error is that of a node
-    /// that does not answer within five seconds.
+    /// without a link, or that does not answer within five seconds.
     pub async fn call_others(&self, call: Bytes) -> Vec<(String, Result<Bytes, ChannelError>)> {
         let Some(Cluster { roster, front }) = &self.0.cluster else { return Vec::new() };
         let others = roster.nodes().filter(|node| *node != roster.own() && !front.is_lost(*node));
@@ -355,6 +355,15 @@ impl Channels {
             async move { (roster.name(node).to_owned(), front.call(node, call).await) }
         });
         join_all(answers).await
+    }
+
+    /// How long this node has been without a link to any home; `None`: it has one, or is a home.
+    pub fn without_homes(&self) -> Option<Duration> {
+        let Cluster { roster, front } = self.0.cluster.as_ref()?;
+        let homes = roster.nodes().filter(|node| roster.homes().iter().any(|home| home == roster.name(*node)));
+        let down = homes.map(|home| if home == roster.own() { None } else { front.down_for(home) });
+        // The home whose link was lost last counts.
+        down.collect::<Option<Vec<Duration>>>()?.into_iter().min()
     }
 
     /// The name of this node in the cluster, if there is one.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,13 @@ impl ClusterDoor {
 
     /// Serves one connection, with one link, until it ends or `stop` completes. `connection` is
     /// idle until the other node has proved that it has the secret.
-    pub async fn serve<T>(&self, io: T, connection: Connection, stop: impl Future<Output = ()> + Send + 'static)
-    where
+    pub async fn serve<T>(
+        &self,
+        io: T,
+        connection: Connection,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (requested, mut began) = watch::channel(false);
@@ -63,7 +69,8 @@ impl ClusterDoor {
                 requested.send_replace(true);
                 // The link drops this stream, and the sender in it, when it ends.
                 let bytes = bytes_of(request.into_body()).map(move |bytes| (&requested, bytes).1);
-                Ok(Response::new(body(links.accept(bytes.boxed(), move || connection.busy())).boxed_unsync()))
+                let frames = links.accept(bytes.boxed(), peer.to_string(), move || connection.busy());
+                Ok(Response::new(body(frames).boxed_unsync()))
             }
         });
         let connection = server::conn::http2::Builder::new(Tasks(self.env.clone()))

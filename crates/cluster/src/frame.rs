@@ -13,14 +13,14 @@ use members::{MemberCheck, MemberDone, MemberEvent, MemberList};
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// Maximum length of a frame of a handshake, in bytes: a stranger may send it.
-pub const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
+pub const HANDSHAKE_BYTES_MAX: usize = 128 << 10;
 
 const HEAD_BYTES: usize = 4;
 
 /// The protocol version of this build, and the oldest that it understands.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// See [`VERSION`].
-pub const VERSION_MIN: u32 = 3;
+pub const VERSION_MIN: u32 = 4;
 
 /// What a frame says.
 #[derive(Clone, PartialEq, Oneof)]
@@ -113,6 +113,23 @@ pub struct Hello {
     /// Random bytes that the proof of the other side covers.
     #[prost(bytes = "bytes", tag = "7")]
     pub nonce: Bytes,
+    /// The namespaces of the sender, sorted by name.
+    #[prost(message, repeated, tag = "8")]
+    pub namespaces: Vec<WireNamespace>,
+}
+
+/// A namespace of channels.
+#[derive(Clone, PartialEq, Message)]
+pub struct WireNamespace {
+    /// What the names of its channels begin with; empty: those without a namespace.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// A hash of the options that decide what a home stores.
+    #[prost(fixed64, tag = "2")]
+    pub stored: u64,
+    /// A hash of all options.
+    #[prost(fixed64, tag = "3")]
+    pub all: u64,
 }
 
 /// Proves that its sender has the secret.

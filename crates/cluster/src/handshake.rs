@@ -1,5 +1,5 @@
 //! The handshake of a link: both nodes prove that they have the cluster's secret, and compare their
-//! protocol versions and lists of homes.
+//! protocol versions, lists of homes and namespaces.
 //!
 //! 1. Each node sends a hello with a nonce, first the opening node.
 //! 2. The opening node sends its proof, a MAC over both hellos.
@@ -17,12 +17,14 @@ use steadfast_flow::{Env, shortened};
 
 use crate::frame::{Hello, Kind, Proof, Refused, VERSION, VERSION_MIN};
 use crate::link::Incoming;
+use crate::namespaces::{self, Namespaces};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
 
 /// What a process says of itself in a hello.
 pub(crate) struct Identity {
     pub(crate) roster: Arc<Roster>,
+    pub(crate) namespaces: Namespaces,
     pub(crate) secret: Vec<u8>,
     /// Random bytes of this process.
     pub(crate) incarnation: Bytes,
@@ -34,6 +36,8 @@ pub(crate) struct Peer {
     pub(crate) node: NodeIndex,
     pub(crate) incarnation: Bytes,
     pub(crate) number: u64,
+    /// Namespaces of both nodes that differ in options that a home does not need.
+    pub(crate) differing: Vec<String>,
 }
 
 /// Why a link of another node is refused.
@@ -75,6 +79,7 @@ impl Identity {
             number,
             homes_hash: Bytes::copy_from_slice(self.roster.homes_hash()),
             nonce: random_bytes(env),
+            namespaces: self.namespaces.to_wire(),
         }
     }
 
@@ -90,7 +95,8 @@ impl Identity {
             mac.update(&hello.version.to_be_bytes());
             mac.update(&hello.version_min.to_be_bytes());
             mac.update(&hello.number.to_be_bytes());
-            for text in [hello.node.as_bytes(), &hello.incarnation, &hello.homes_hash, &hello.nonce] {
+            let namespaces = namespaces::hash(&hello.namespaces);
+            for text in [hello.node.as_bytes(), &hello.incarnation, &hello.homes_hash, &hello.nonce, &namespaces] {
                 mac.update(&(text.len() as u64).to_be_bytes());
                 mac.update(text);
             }
@@ -115,11 +121,23 @@ impl Identity {
         Ok(node)
     }
 
-    fn check_homes(&self, hello: &Hello) -> Result<(), String> {
-        if hello.homes_hash == self.roster.homes_hash()[..] {
-            return Ok(());
+    /// Checks what must be the same on both nodes. Returns the namespaces that differ in other
+    /// options.
+    fn compare(&self, hello: &Hello) -> Result<Vec<String>, String> {
+        if hello.homes_hash != self.roster.homes_hash()[..] {
+            return Err(format!(
+                "the node {:?} has another list of homes: cluster.homes must be the same on all nodes",
+                hello.node
+            ));
         }
-        Err(format!("the node {:?} has another list of homes: cluster.homes must be the same on all nodes", hello.node))
+        self.namespaces.compare(&hello.namespaces).map_err(|stored| {
+            format!(
+                "the node {:?} has other options of history for {}: history_size, history_ttl, durability and mirror_* \
+                 must be the same on all nodes",
+                hello.node,
+                namespaces::in_words(&stored)
+            )
+        })
     }
 
     /// Opens a link to `to`.
@@ -143,12 +161,18 @@ impl Identity {
         self.mac(Role::Answering, &opening, &answering)
             .verify_slice(&proof)
             .map_err(|_| "the node has another secret: cluster.secret must be the same on all nodes".to_owned())?;
-        self.check_homes(&answering)?;
-        Ok(Peer { node, incarnation: answering.incarnation, number })
+        let differing = self.compare(&answering)?;
+        Ok(Peer { node, incarnation: answering.incarnation, number, differing })
     }
 
-    /// Answers a node that opens a link. A refusal is sent to it.
-    pub(crate) async fn answer(&self, incoming: &mut Incoming, outbox: &Outbox, env: &Env) -> Result<Peer, Refusal> {
+    /// Answers a node that opens a link, if `admit` accepts its process. A refusal is sent to it.
+    pub(crate) async fn answer(
+        &self,
+        incoming: &mut Incoming,
+        outbox: &Outbox,
+        admit: impl FnOnce(NodeIndex, &Bytes) -> Result<(), String>,
+        env: &Env,
+    ) -> Result<Peer, Refusal> {
         let refuse = |reason: String| {
             outbox.send(Kind::Refused(Refused { reason: reason.clone() }).to_bytes());
             reason
@@ -164,9 +188,11 @@ impl Identity {
                 opening.node
             ))
         })?;
+        let refused = |why| Refusal { node: Some(node), why: refuse(why) };
+        admit(node, &opening.incarnation).map_err(refused)?;
         outbox.send(self.proof(Role::Answering, &opening, &answering));
-        self.check_homes(&opening).map_err(|why| Refusal { node: Some(node), why: refuse(why) })?;
-        Ok(Peer { node, incarnation: opening.incarnation, number: opening.number })
+        let differing = self.compare(&opening).map_err(refused)?;
+        Ok(Peer { node, incarnation: opening.incarnation, number: opening.number, differing })
     }
 }
 
@@ -206,7 +232,8 @@ mod tests {
     fn identity(own: &str, env: &Env) -> Identity {
         let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:1") };
         let roster = Roster::new(own, vec![node("a"), node("b")], &["a".to_owned()]).expect("valid");
-        Identity { roster: Arc::new(roster), secret: own.into(), incarnation: random_bytes(env) }
+        let namespaces = Namespaces::default();
+        Identity { roster: Arc::new(roster), namespaces, secret: own.into(), incarnation: random_bytes(env) }
     }
 
     #[tokio::test]
@@ -216,7 +243,8 @@ mod tests {
         let guess = Kind::Proof(Proof { proof: Bytes::from_static(&[0; 32]) }).to_bytes();
         let (outbox, sent) = Outbox::new(1 << 20);
         let mut incoming = Incoming::new(stream::iter([Ok(opening), Ok(guess)]).boxed());
-        let refused = identity("a", &env).answer(&mut incoming, &outbox, &env).await.expect_err("another secret");
+        let refused = identity("a", &env).answer(&mut incoming, &outbox, |_, _| Ok(()), &env).await;
+        let refused = refused.expect_err("another secret");
         assert!(refused.node.is_none() && refused.why.contains("another secret"), "{refused:?}");
         drop(outbox);
         let mut decoder = FrameDecoder::default();

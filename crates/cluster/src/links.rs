@@ -13,10 +13,11 @@ use tokio::sync::{oneshot, watch};
 use crate::events::LinkEvents;
 use crate::handshake::{Identity, Peer, Refusal, random_bytes};
 use crate::link::{Incoming, Serving, ping, run};
+use crate::namespaces::{Namespaces, in_words};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
 use crate::sabotage::ClusterSabotage;
-use crate::status::{ClusterStatus, LinkCounters, LinkState, LinkStatus, NodeStatus};
+use crate::status::{ClusterStatus, LinkCounters, LinkState, LinkStatus, NodeStatus, RefusedProcess};
 use crate::transport::Transport;
 
 /// Time that opening a link and its handshake may take.
@@ -30,11 +31,16 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// Pause before a link is opened again, and the random time that is added to it, milliseconds.
 const RETRY_MS: (u64, u64) = (300, 300);
 
+/// How long the status shows a process that was refused.
+const REFUSED_SHOWN: Duration = Duration::from_secs(60);
+
 /// Settings of a node.
 #[derive(Debug)]
 pub struct ClusterOptions {
     /// The nodes.
     pub roster: Arc<Roster>,
+    /// The namespaces of this node.
+    pub namespaces: Namespaces,
     /// The secret that all nodes have.
     pub secret: Vec<u8>,
     /// Bytes that may wait to be sent on a link. A link above it is closed.
@@ -46,6 +52,8 @@ pub struct ClusterOptions {
 struct Newest {
     incarnation: Bytes,
     number: u64,
+    /// The other end.
+    address: String,
     outbox: Option<Outbox>,
 }
 
@@ -55,6 +63,21 @@ struct Shown {
     since: Duration,
     established: u64,
     error: Option<String>,
+    differing: Vec<String>,
+    /// The address of a further process that was refused, and when.
+    refused: Option<(String, Duration)>,
+}
+
+impl Shown {
+    fn new(since: Duration) -> Self {
+        Self { up: false, since, established: 0, error: None, differing: Vec::new(), refused: None }
+    }
+
+    fn refused(&self, now: Duration) -> Option<RefusedProcess> {
+        let (address, at) = self.refused.as_ref()?;
+        let ago = now.saturating_sub(*at);
+        (ago < REFUSED_SHOWN).then(|| RefusedProcess { address: address.clone(), ago_s: ago.as_secs() })
+    }
 }
 
 /// The links to one node, of which at most one is served at a time.
@@ -97,12 +120,13 @@ impl Links {
         let slot = |_| Slot {
             newest: Mutex::default(),
             serving: tokio::sync::Mutex::default(),
-            shown: Mutex::new(Shown { up: false, since, established: 0, error: None }),
+            shown: Mutex::new(Shown::new(since)),
             counters: LinkCounters::default(),
         };
         let slots = options.roster.nodes().map(slot).collect();
-        let identity = Identity { roster: options.roster, secret: options.secret, incarnation: random_bytes(&env) };
-        Self(Arc::new(Inner { identity, outbox_bytes_max: options.outbox_bytes_max, sabotage, events, env, slots }))
+        let ClusterOptions { roster, namespaces, secret, outbox_bytes_max } = options;
+        let identity = Identity { roster, namespaces, secret, incarnation: random_bytes(&env) };
+        Self(Arc::new(Inner { identity, outbox_bytes_max, sabotage, events, env, slots }))
     }
 
     fn outbox(&self) -> (Outbox, impl Stream<Item = Bytes> + Send + use<> + 'static) {
@@ -175,17 +199,43 @@ impl Links {
             Ok((peer, incoming))
         };
         match env.timeout(HANDSHAKE, opened).await {
-            Some(Ok((peer, incoming))) => self.serve(peer, incoming, &outbox).await,
+            Some(Ok((peer, incoming))) => {
+                let address = identity.roster.address(node).to_owned();
+                self.serve(peer, address, incoming, &outbox).await
+            }
             Some(Err(why)) => why,
             None => format!("no answer within {} s", HANDSHAKE.as_secs()),
         }
     }
 
-    /// Answers a node that opens a link, and serves the link. Calls `proved` once the node has
-    /// proved that it has the secret. Returns the frames to send to it; they end with the link.
+    /// Checks that no other process has the name of a node. The process of an older link must have
+    /// been silent for so long that the link is lost.
+    fn admit(&self, node: NodeIndex, incarnation: &Bytes, from: &str) -> Result<(), String> {
+        let slot = &self.0.slots[usize::from(node.0)];
+        let newest = slot.newest.lock();
+        let is_open = newest.outbox.as_ref().is_some_and(|outbox| !outbox.is_closed());
+        if !is_open || newest.incarnation == *incarnation {
+            return Ok(());
+        }
+        slot.shown.lock().refused = Some((from.to_owned(), self.0.env.now()));
+        let (name, address) = (self.roster().name(node), &newest.address);
+        log_rarely!(
+            warn,
+            "cluster: a second process with the name {name:?} is refused, at {from}: the other is at {address}"
+        );
+        Err(format!(
+            "another process with the name {name:?} is connected, at {address}, and this one is at {from}: each process needs its \
+             own cluster.name"
+        ))
+    }
+
+    /// Answers a node that opens a link, and serves the link. `from` is the node's address. Calls
+    /// `proved` once the node has proved that it has the secret. Returns the frames to send to it;
+    /// they end with the link.
     pub fn accept(
         &self,
         incoming: BoxStream<'static, Result<Bytes, String>>,
+        from: String,
         proved: impl FnOnce() + Send + 'static,
     ) -> BoxStream<'static, Bytes> {
         let (outbox, frames) = self.outbox();
@@ -193,11 +243,12 @@ impl Links {
         self.0.env.spawn_critical("cluster link", async move {
             let Inner { identity, env, .. } = &*links.0;
             let mut incoming = Incoming::new(incoming);
-            match env.timeout(HANDSHAKE, identity.answer(&mut incoming, &outbox, env)).await {
+            let admit = |node, incarnation: &Bytes| links.admit(node, incarnation, &from);
+            match env.timeout(HANDSHAKE, identity.answer(&mut incoming, &outbox, admit, env)).await {
                 Some(Ok(peer)) => {
                     proved();
                     let node = peer.node;
-                    let why = links.serve(peer, incoming, &outbox).await;
+                    let why = links.serve(peer, from, incoming, &outbox).await;
                     links.failed(node, why);
                 }
                 Some(Err(Refusal { node: Some(node), why })) => links.failed(node, why),
@@ -209,7 +260,7 @@ impl Links {
     }
 
     /// Serves a link until it ends, and returns why it did.
-    async fn serve(&self, peer: Peer, mut incoming: Incoming, outbox: &Outbox) -> String {
+    async fn serve(&self, peer: Peer, address: String, mut incoming: Incoming, outbox: &Outbox) -> String {
         let Inner { env, slots, events, .. } = &*self.0;
         let slot = &slots[usize::from(peer.node.0)];
         let (older, restarted) = {
@@ -218,8 +269,8 @@ impl Links {
                 return "a newer link has replaced it".to_owned();
             }
             let restarted = !newest.incarnation.is_empty() && newest.incarnation != peer.incarnation;
-            let Peer { incarnation, number, .. } = peer;
-            let newer = Newest { incarnation, number, outbox: Some(outbox.clone()) };
+            let (incarnation, number) = (peer.incarnation, peer.number);
+            let newer = Newest { incarnation, number, address, outbox: Some(outbox.clone()) };
             (std::mem::replace(&mut *newest, newer), restarted)
         };
         if let Some(older) = older.outbox {
@@ -232,6 +283,14 @@ impl Links {
             (shown.up, shown.since, shown.established) = (true, env.now(), shown.established + 1);
             tracing::info!(node = self.roster().name(peer.node), "cluster: the link is up");
             shown.error = None;
+            if !peer.differing.is_empty() && shown.differing != peer.differing {
+                tracing::warn!(
+                    node = self.roster().name(peer.node),
+                    "cluster: the node has other options for {}: they should be the same on all nodes",
+                    in_words(&peer.differing)
+                );
+            }
+            shown.differing = peer.differing;
         }
         incoming.established();
         env.spawn("cluster ping", ping(env.clone(), outbox.clone()));
@@ -269,6 +328,8 @@ impl Links {
                 established: shown.established,
                 frames_received: slot.counters.frames_received(),
                 error: shown.error.clone(),
+                differing_namespaces: shown.differing.clone(),
+                refused: shown.refused(now),
             }
         };
         let node = |node: NodeIndex| NodeStatus {

@@ -31,6 +31,20 @@ pub struct LinkStatus {
     pub frames_received: u64,
     /// Why the last link ended, or could not be established.
     pub error: Option<String>,
+    /// Namespaces whose options are not the same at the other node. Their channels are stored in
+    /// the same way.
+    pub differing_namespaces: Vec<String>,
+    /// The last further process that has the name of the node and was refused, for a minute.
+    pub refused: Option<RefusedProcess>,
+}
+
+/// A process that has the name of a node, while another process of this name is connected.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RefusedProcess {
+    /// The address that it connects from.
+    pub address: String,
+    /// When it was refused last, seconds ago.
+    pub ago_s: u64,
 }
 
 /// A node of the cluster.

@@ -64,6 +64,8 @@ pub struct DoorOptions {
     pub address_share: usize,
     /// Whether an address is a trusted proxy, which has no such limit.
     pub is_proxy: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    /// Why the server is not ready, for `/health/ready`; `None`: it is.
+    pub not_ready: Arc<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
 /// The live door of a node. Clones share it.

@@ -278,7 +278,7 @@ impl Extents {
         if needed() { self.grow_locked().await } else { Ok(()) }
     }
 
-    /// Adds a quarter of the extents that there are, at least one and at most [`GROWTH_BYTES`]. Adds
+    /// Adds a quarter of the extents that there are: at least one, at most [`GROWTH_BYTES`]. Adds
     /// one where the disk has no space for more.
     async fn grow_locked(&self) -> Result<(), TakeError> {
         let count = self.0.table.lock().len() as u32;

@@ -55,6 +55,7 @@ class Server:
         self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, "live.listen": "", **(settings or {})}
         self.wrapper, self.args = list(wrapper), list(args)
         self.address = address
+        # None: the default address, and none for a front.
         self.s3_listen = f"{address}:0"
         self.log_path = pathlib.Path(f"{self.data}.log")
         self.process = None
@@ -72,7 +73,8 @@ class Server:
         return env
 
     def start(self, deadline_s=60, wait_ready=True):
-        command = [*self.wrapper, binary(), "serve", "--data", str(self.data), "--s3-listen", self.s3_listen,
+        s3 = ["--s3-listen", self.s3_listen] if self.s3_listen else []
+        command = [*self.wrapper, binary(), "serve", "--data", str(self.data), *s3,
                    "--admin-listen", f"{self.address}:0", *self.args]
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -96,7 +98,7 @@ class Server:
             return None
 
         ports = wait.until(ready, deadline_s, "the ready line")
-        self.s3_port, self.admin_port, *more = map(int, ports)
+        self.s3_port, self.admin_port, *more = map(int, ports) if self.s3_listen else (None, *map(int, ports))
         self.live_port, self.grpc_port = (more + [None, None])[:2]
 
     def log(self):

@@ -21,7 +21,8 @@ use crate::frame::{FRAME_BYTES_MAX, Kind};
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 
-/// How long a request waits for a home before it is answered from memory, if that is possible.
+/// How long a request waits for a home without a link before it is answered from memory, if that is
+/// possible, or fails.
 const SERVE_KNOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a request waits for a home.
@@ -73,28 +74,33 @@ impl Front {
         self.request(home, channel, command)?.await.unwrap_or(Err(ChannelError::OutcomeUnknown))
     }
 
-    /// Whether a node has had no link for so long that it counts as gone.
-    pub(crate) fn is_lost(&self, node: NodeIndex) -> bool {
+    /// How long a node has been without a link; `None`: it has one.
+    pub(crate) fn down_for(&self, node: NodeIndex) -> Option<Duration> {
         let home = self.home(node).lock();
-        !home.is_up() && self.env.now() > home.down_since + self.node_ttl
+        (!home.is_up()).then(|| self.env.now().saturating_sub(home.down_since))
     }
 
-    /// Calls a node. It waits for the link, if there is none.
+    /// Whether a node has had no link for so long that it counts as gone.
+    pub(crate) fn is_lost(&self, node: NodeIndex) -> bool {
+        self.down_for(node).is_some_and(|down| down > self.node_ttl)
+    }
+
+    /// Calls a node. A link that was lost within the last second may come back.
     ///
     /// # Errors
-    /// When there is no answer within five seconds.
+    /// When there is no link, or no answer within five seconds.
     pub(crate) async fn call(&self, node: NodeIndex, body: Bytes) -> Result<Bytes, ChannelError> {
-        let call = async {
-            loop {
-                let changed = self.links_changed.notified();
-                if self.home(node).lock().is_up() {
-                    break;
-                }
-                changed.await;
+        loop {
+            let changed = self.links_changed.notified();
+            let Some(down) = self.down_for(node) else { break };
+            let wait = SERVE_KNOWN_AFTER.saturating_sub(down);
+            if wait.is_zero() || self.env.timeout(wait, changed).await.is_none() {
+                return Err(ChannelError::HomeUnreachable);
             }
-            self.ask(node, "", Command::Call(WireCall { body })).await.map(|response| response.body)
-        };
-        self.env.timeout(GIVE_UP_AFTER, call).await.unwrap_or(Err(ChannelError::HomeUnreachable))
+        }
+        let answer = self.ask(node, "", Command::Call(WireCall { body }));
+        let answer = self.env.timeout(GIVE_UP_AFTER, answer).await.unwrap_or(Err(ChannelError::HomeUnreachable));
+        answer.map(|response| response.body)
     }
 
     /// The position of an attached channel. It waits for the home; without one for a second, it is

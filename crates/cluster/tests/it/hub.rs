@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use steadfast_cluster::{
     Channels, ChannelsOptions, ClientId, ClusterOptions, ClusterSabotage, LinkEvents, LinkState, LinkStatus, Links,
-    Member, MemberChange, NodeAddress, Roster, Sessions, Transport, Wire,
+    Member, MemberChange, NamespaceTerms, Namespaces, NodeAddress, Roster, Sessions, Transport, Wire,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
@@ -216,9 +216,31 @@ impl Hub {
         self.start_broken(roster, secret, store, ClusterSabotage::None).await
     }
 
+    /// Starts a node with these namespaces: their names, and what their homes store.
+    pub(crate) async fn start_with_namespaces(&self, roster: Roster, namespaces: &[(&str, &str, &str)]) -> Node {
+        let terms = namespaces.iter().map(|(name, stored, all)| NamespaceTerms {
+            name: (*name).to_owned(),
+            stored: (*stored).to_owned(),
+            all: (*all).to_owned(),
+        });
+        let namespaces = Namespaces::new(terms).expect("few");
+        self.start_node(roster, namespaces, "secret", store().await, ClusterSabotage::None)
+    }
+
     pub(crate) async fn start_broken(
         &self,
         roster: Roster,
+        secret: &str,
+        store: Store,
+        sabotage: ClusterSabotage,
+    ) -> Node {
+        self.start_node(roster, Namespaces::default(), secret, store, sabotage)
+    }
+
+    fn start_node(
+        &self,
+        roster: Roster,
+        namespaces: Namespaces,
         secret: &str,
         store: Store,
         sabotage: ClusterSabotage,
@@ -229,7 +251,7 @@ impl Hub {
         let sessions = Arc::new(Recorder::default());
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);
-        let options = ClusterOptions { roster, secret: secret.into(), outbox_bytes_max: OUTBOX_BYTES };
+        let options = ClusterOptions { roster, namespaces, secret: secret.into(), outbox_bytes_max: OUTBOX_BYTES };
         let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
         let links = Links::new(options, events, Env::tokio());
         self.listening.lock().insert(own.clone(), links.clone());
@@ -245,7 +267,7 @@ impl Transport for Port {
         let (hub, own, to) = (self.hub.clone(), self.own.clone(), to.to_owned());
         Box::pin(async move {
             let listening = hub.listening.lock().get(&to).cloned().ok_or("nothing listens")?;
-            let answer = listening.accept(hub.direction(frames, &own, &to), || {});
+            let answer = listening.accept(hub.direction(frames, &own, &to), own.clone(), || {});
             Ok(hub.direction(answer, &to, &own))
         })
     }

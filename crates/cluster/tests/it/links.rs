@@ -71,6 +71,57 @@ async fn a_restarted_node_replaces_its_old_link() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_second_process_with_the_name_of_a_node_is_refused() {
+    let hub = Hub::default();
+    let (a, first) = pair(&hub).await;
+    let second = hub.start(roster("b", &BOTH, &["a"])).await;
+    until(|| second.link("a").error.is_some()).await;
+    let why = second.link("a").error.expect("a reason");
+    assert!(why.contains("another process with the name \"b\" is connected, at b:7000"), "{why}");
+    Env::tokio().sleep(Duration::from_secs(10)).await;
+    assert!(a.is_up("b") && first.is_up("a") && !second.is_up("a"));
+    let shown = a.link("b");
+    assert_eq!((shown.established, shown.error), (1, None));
+    assert_eq!(shown.refused.map(|refused| (refused.address, refused.ago_s)), Some(("b:7000".to_owned(), 0)));
+    first.stop();
+    until(|| second.is_up("a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_store_a_namespace_in_other_ways_are_refused() {
+    let (chat, news) = (("chat:", "100", "x"), ("news:", "1", "x"));
+    for (other, differing) in [(("chat:", "100", "x"), None), (("chat:", "100", "y"), Some("chat:")), (news, None)] {
+        let hub = Hub::default();
+        let a = hub.start_with_namespaces(roster("a", &BOTH, &["a"]), &[chat]).await;
+        let b = hub.start_with_namespaces(roster("b", &BOTH, &["a"]), &[other]).await;
+        until(|| a.is_up("b") && b.is_up("a")).await;
+        for link in [a.link("b"), b.link("a")] {
+            assert_eq!(link.differing_namespaces.first().map(String::as_str), differing);
+        }
+    }
+    let hub = Hub::default();
+    let a = hub.start_with_namespaces(roster("a", &BOTH, &["a"]), &[chat]).await;
+    let b = hub.start_with_namespaces(roster("b", &BOTH, &["a"]), &[("chat:", "0", "x")]).await;
+    let refused = |why: Option<String>| why.is_some_and(|why| why.contains("other options of history for \"chat:\""));
+    until(|| refused(b.link("a").error) && refused(a.link("b").error)).await;
+    assert_eq!((a.link("b").established, b.link("a").established), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_front_knows_that_it_has_no_home() {
+    let hub = Hub::default();
+    let (a, b) = pair(&hub).await;
+    assert_eq!((a.channels.without_homes(), b.channels.without_homes()), (None, None));
+    a.stop();
+    until(|| !b.is_up("a")).await;
+    assert!(b.channels.without_homes().is_some());
+    assert_eq!(a.channels.without_homes(), None, "a home serves its own channels");
+    let _a = hub.start(roster("a", &BOTH, &["a"])).await;
+    until(|| b.is_up("a")).await;
+    assert_eq!(b.channels.without_homes(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_closes_all_links() {
     let hub = Hub::default();
     let (a, b) = pair(&hub).await;

@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, NodeAddress, PinnedTls,
-    Roster, Sessions, Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, Namespaces, NodeAddress,
+    PinnedTls, Roster, Sessions, Transport,
 };
 use steadfast_flow::{Connection, Env};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,7 +39,8 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
     let channels = Channels::new(Some(store().await), roster.clone(), &ChannelsOptions::default(), env.clone());
     let sessions: Arc<dyn Sessions> = Arc::new(Recorder::default());
     channels.set_sessions(&sessions);
-    let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: 1 << 20 };
+    let (namespaces, secret) = (Namespaces::default(), b"secret".to_vec());
+    let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: 1 << 20 };
     let links = Links::new(options, Arc::new(channels), env.clone());
     let door = ClusterDoor::new(links.clone(), env.clone());
     let [listener] = listeners;
@@ -50,10 +51,10 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
             let connection = Connection::alone(peer.ip(), env.clone());
             env.spawn("serve", async move {
                 match tls {
-                    None => door.serve(socket, connection, std::future::pending()).await,
+                    None => door.serve(socket, connection, peer, std::future::pending()).await,
                     Some(tls) => {
                         if let Ok(io) = tls.acceptor().accept(socket).await {
-                            door.serve(io, connection, std::future::pending()).await;
+                            door.serve(io, connection, peer, std::future::pending()).await;
                         }
                     }
                 }

@@ -140,7 +140,8 @@ pub struct EmulationConfig {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthConfig {
-    /// Its path; empty: `/health`.
+    /// Its path; empty: `/health`. The same path with `/ready` is 503 while the server is not
+    /// ready.
     pub handler_prefix: String,
 }
 

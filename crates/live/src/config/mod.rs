@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
+use steadfast_cluster::{NamespaceTerms, Namespaces};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
 use self::auth::SubscriptionTokenConfig;
@@ -314,6 +315,20 @@ impl LiveConfig {
         let boundary = &self.channel.namespace_boundary;
         let named = self.channel.namespaces.iter().map(move |n| (format!("{}{boundary}", n.name), &n.options));
         std::iter::once((String::new(), &self.channel.without_namespace)).chain(named)
+    }
+
+    /// The namespaces, as the nodes of a cluster compare them.
+    ///
+    /// # Errors
+    /// There are too many, as a message.
+    pub fn namespaces(&self) -> Result<Namespaces, String> {
+        let boundary = &self.channel.namespace_boundary;
+        let terms = self.all_options().map(|(name, options)| {
+            // The boundary decides which channels have no namespace.
+            let stored = if name.is_empty() { boundary.clone() } else { String::new() };
+            NamespaceTerms { stored: stored + &options.stored(), all: options.given(), name }
+        });
+        Namespaces::new(terms).map_err(|e| format!("live.channel.namespaces: {e}"))
     }
 
     /// The options of a channel; `None` if its namespace is not configured.

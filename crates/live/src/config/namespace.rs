@@ -202,6 +202,28 @@ impl NamespaceOptions {
         self.history_size > 0 && self.history_ttl.0 > Duration::ZERO
     }
 
+    /// The options that decide what the home of a channel stores. Nodes compare them, so the text
+    /// is part of their protocol.
+    pub(super) fn stored(&self) -> String {
+        let history = self.has_history().then(|| {
+            let Self { history_size, history_ttl, durability, .. } = self;
+            format!("{history_size} {} {durability:?}", history_ttl.0.as_millis())
+        });
+        let mirror = (&self.mirror_bucket, &self.mirror_prefix, self.mirror_depth);
+        format!("{history:?} {mirror:?}")
+    }
+
+    /// The options that are not the default ones: a build with further options has the same.
+    pub(super) fn given(&self) -> String {
+        let values = |options: &Self| match serde_json::to_value(options) {
+            Ok(serde_json::Value::Object(values)) => values,
+            _ => serde_json::Map::new(),
+        };
+        let (mut given, usual) = (values(self), values(&Self::default()));
+        given.retain(|key, value| usual.get(key) != Some(value));
+        serde_json::Value::from(given).to_string()
+    }
+
     /// Checks what the types do not enforce; returns the first mistake.
     pub(super) fn check(&self) -> Result<(), String> {
         if (self.force_recovery || self.force_positioning) && !self.has_history() {

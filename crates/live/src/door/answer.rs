@@ -21,6 +21,9 @@ use crate::protocol::{Encoding, Transport};
 use crate::session::ConnectionInfo;
 use crate::websocket;
 
+/// The path below `/health` for load balancers: whether the server is ready, as at the admin port.
+const READY: &str = "/ready";
+
 /// An answer with a complete or streaming body.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
@@ -44,6 +47,12 @@ impl LiveDoor {
             Some((Endpoint::Api, method)) => {
                 let method = method.to_owned();
                 return self.api(&method, request).await;
+            }
+            Some((Endpoint::Health, READY)) => {
+                return match (self.options.not_ready)() {
+                    None => text(StatusCode::OK, "{}"),
+                    Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+                };
             }
             Some((Endpoint::Health, _)) => return text(StatusCode::OK, "{}"),
             Some((Endpoint::HttpStream, _)) => Some(Transport::HttpStream),
@@ -81,6 +90,7 @@ impl LiveDoor {
             match (endpoint, rest) {
                 (endpoint, "") => Some((*endpoint, "")),
                 (endpoint, "/") if prefix.is_empty() => Some((*endpoint, "")),
+                (Endpoint::Health, READY) => Some((Endpoint::Health, READY)),
                 (Endpoint::Api, rest) => {
                     let method = rest.strip_prefix('/').filter(|method| !method.is_empty())?;
                     Some((Endpoint::Api, method))

@@ -20,6 +20,7 @@ mod settings;
 mod webhooks;
 mod window;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use steadfast_disk::FAST_DISKS_MAX;
@@ -43,6 +44,9 @@ pub use settings::{
     AdminSection, ClusterSection, Config, DataSection, EdgeSection, EventsSection, LimitsSection, LiveSection,
     LogSection, OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection, TlsSection,
 };
+
+/// The usual port for S3.
+const S3_PORT: u16 = 9000;
 
 /// Reads a configuration file's text, over the defaults.
 ///
@@ -172,6 +176,13 @@ impl Config {
         self.apply(&text).map_err(|e| e.from(shown))
     }
 
+    /// The address of the S3 port; `None`: a front has none, unless it is set.
+    pub(crate) fn s3_listen(&self) -> Option<SocketAddr> {
+        // A mistake in the list of nodes is reported by its own check.
+        let usual = || (!self.is_front().unwrap_or(false)).then(|| SocketAddr::from(([127, 0, 0, 1], S3_PORT)));
+        self.s3.listen.or_else(usual)
+    }
+
     /// Checks rules that concern several settings.
     ///
     /// # Errors
@@ -182,14 +193,15 @@ impl Config {
                 "TLS needs both tls.certificate and tls.key: set the other one, or neither for plain HTTP",
             ));
         }
-        if self.s3.listen == self.admin.listen && self.s3.listen.port() != 0 {
+        let s3 = self.s3_listen().filter(|s3| s3.port() != 0);
+        if s3 == Some(self.admin.listen) {
             return Err(ConfigError::new(format!(
                 "s3.listen and admin.listen are both {}: give one of them another port",
-                self.s3.listen
+                self.admin.listen
             )));
         }
         if let Some(live) = self.live.listen.filter(|live| live.port() != 0)
-            && (live == self.s3.listen || live == self.admin.listen)
+            && (Some(live) == s3 || live == self.admin.listen)
         {
             return Err(ConfigError::new(format!(
                 "live.listen and another port are both {live}: give one of them another port, or leave live.listen empty for no live port"

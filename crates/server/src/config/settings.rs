@@ -168,8 +168,9 @@ sections! {
 
     /// The S3 port.
     s3: S3Section {
-        /// Address to listen on. Port 0: a free port, printed at the start.
-        listen: SocketAddr = local(9000);
+        /// Address to listen on. Port 0: a free port, printed at the start. Empty: 127.0.0.1:9000,
+        /// and no S3 port at a front of a cluster.
+        listen: Option<SocketAddr> = None;
         /// Domain for virtual-host style (`bucket.domain`), for instance "s3.example.org". Empty:
         /// path style only.
         domain: Option<String> = None;
@@ -376,8 +377,11 @@ sections! {
         /// answered from it. Above it the oldest channels lose theirs.
         tails: Size = Size::mib(64), in 1_048_576..=17_179_869_184;
         /// How long a node may be without a link before its clients leave the presence of channels,
-        /// and before commands on users no longer wait for it.
+        /// and before commands on users leave it out.
         node_ttl: Duration = Duration::from_secs(10), in 4_000_000..=600_000_000;
+        /// How long a front may be without a link to any home before it is not ready
+        /// (`/health/ready`), so that balancers send clients to other nodes. 0: it stays ready.
+        ready_without_homes: Duration = Duration::from_secs(10), in 0..=86_400_000_000;
     }
 
     /// Limits on clients.

@@ -1,5 +1,7 @@
 //! The nodes of a cluster and the links to them, in words.
 
+use std::fmt::Write;
+
 use serde_json::Value;
 
 use super::duration;
@@ -10,7 +12,9 @@ pub fn cluster(cluster: &Value) -> String {
     let nodes = || cluster["nodes"].as_array().into_iter().flatten();
     let homes: Vec<&str> =
         nodes().filter(|node| node["home"] == true).filter_map(|node| node["name"].as_str()).collect();
-    format!("node {} of {}; homes: {}", cluster["name"].as_str().unwrap_or("?"), nodes().count(), homes.join(", "))
+    let name = cluster["name"].as_str().unwrap_or("?");
+    let role = if homes.contains(&name) { "" } else { ", a front without disks" };
+    format!("node {name} of {}{role}; homes: {}", nodes().count(), homes.join(", "))
 }
 
 /// The link to a node; `None` for this node itself.
@@ -24,10 +28,27 @@ pub fn link(node: &Value) -> Option<String> {
         let waiting = human_size(number("outbox_bytes"));
         format!("up for {since}{}, {waiting} wait to be sent", round_trip.unwrap_or_default())
     } else {
-        let why = link["error"].as_str().unwrap_or("the node has not connected since the start");
+        let why = link["error"].as_str().unwrap_or("this node waits for it to connect, and it has not since the start");
         format!("DOWN for {since}: {why}")
     };
-    Some(format!("{} at {}: {state}", text(&node["name"]), text(&node["address"])))
+    let mut out = format!("{} at {}: {state}", text(&node["name"]), text(&node["address"]));
+    if let Some(refused) = link.get("refused").filter(|refused| refused.is_object()) {
+        let (address, ago) = (text(&refused["address"]), duration(refused["ago_s"].as_u64().unwrap_or_default()));
+        let _ = write!(out, "; A SECOND PROCESS with this name, at {address}, was refused {ago} ago");
+    }
+    let differing: Vec<String> = link["differing_namespaces"].as_array().into_iter().flatten().map(namespace).collect();
+    if !differing.is_empty() {
+        let _ = write!(out, "; OTHER OPTIONS there for {}", differing.join(", "));
+    }
+    Some(out)
+}
+
+/// What the names of the channels of a namespace begin with, in words.
+fn namespace(name: &Value) -> String {
+    match name.as_str() {
+        None | Some("") => "channels without a namespace".to_owned(),
+        Some(name) => name.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -42,12 +63,24 @@ mod tests {
                 "link": {"state": "up", "since_s": 62, "round_trip_us": 340, "outbox_bytes": 2048}},
             {"name": "c", "address": "n3:7000", "home": false, "link": {"state": "down", "since_s": 5, "error": "no answer"}},
             {"name": "d", "address": "n4:7000", "home": false, "link": {"state": "down", "since_s": 5, "error": null}},
+            {"name": "e", "address": "n5:7000", "home": false, "link": {"state": "up", "since_s": 5, "outbox_bytes": 0,
+                "refused": {"address": "10.0.0.9:5000", "ago_s": 2}, "differing_namespaces": ["", "chat:"]}},
         ]});
-        assert_eq!(cluster(&nodes), "node a of 4; homes: a, b");
+        assert_eq!(cluster(&nodes), "node a of 5; homes: a, b");
+        let front = serde_json::json!({"name": "c", "nodes": nodes["nodes"]});
+        assert_eq!(cluster(&front), "node c of 5, a front without disks; homes: a, b");
         assert_eq!(link(&nodes["nodes"][0]), None);
         let shown = |at: usize| link(&nodes["nodes"][at]).expect("a link");
         assert_eq!(shown(1), "b at n2:7000: up for 1 min 2 s, round trip 0.3 ms, 2 KiB wait to be sent");
         assert_eq!(shown(2), "c at n3:7000: DOWN for 5 s: no answer");
-        assert_eq!(shown(3), "d at n4:7000: DOWN for 5 s: the node has not connected since the start");
+        assert_eq!(
+            shown(3),
+            "d at n4:7000: DOWN for 5 s: this node waits for it to connect, and it has not since the start"
+        );
+        assert_eq!(
+            shown(4),
+            "e at n5:7000: up for 5 s, 0 B wait to be sent; A SECOND PROCESS with this name, at 10.0.0.9:5000, was refused 2 s \
+             ago; OTHER OPTIONS there for channels without a namespace, chat:"
+        );
     }
 }

@@ -63,7 +63,9 @@ impl Table {
 
     /// The disks of the pool, the move between them, and those that are full.
     fn pool_disks(&mut self, status: &Value) {
-        self.line("disk", text(status, "/disk/description"));
+        if let Some(disk) = status.pointer("/disk/description").and_then(Value::as_str) {
+            self.line("disk", disk.to_owned());
+        }
         let disks = status.pointer("/store/disks").and_then(Value::as_array).filter(|disks| disks.len() > 1);
         for disk in disks.into_iter().flatten() {
             let text = |key: &str| disk[key].as_str().unwrap_or("?");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, PinnedTls, PoolHome, Roster,
-    Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, Namespaces, PinnedTls, PoolHome,
+    Roster, Transport,
 };
 use steadfast_flow::{Connection, Env};
 use steadfast_live::LiveConfig;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
 use super::ports::{address, start};
-use super::state::State;
+use super::state::{NodeParts, State};
 use crate::config::Config;
 use crate::net::listener::{Door, Port, Tls};
 use crate::net::tls;
@@ -51,12 +51,12 @@ impl Door for LinkDoor {
         &self,
         io: T,
         connection: Connection,
-        _peer: SocketAddr,
+        peer: SocketAddr,
         stop: impl Future<Output = ()> + Send + 'static,
     ) where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.0.serve(io, connection, stop).await;
+        self.0.serve(io, connection, peer, stop).await;
     }
 }
 
@@ -65,6 +65,7 @@ pub(super) struct ClusterPort {
     port: Port,
     address: SocketAddr,
     roster: Arc<Roster>,
+    namespaces: Namespaces,
     secret: Vec<u8>,
     transport: Arc<dyn Transport>,
 }
@@ -86,6 +87,7 @@ impl ClusterPort {
             address: address(&port)?,
             port,
             roster: Arc::new(roster),
+            namespaces: live.namespaces()?,
             secret: config.cluster.read_secret()?,
             transport: Arc::new(HttpTransport::new(env.clone(), pinned)),
         }))
@@ -106,10 +108,14 @@ impl ClusterPort {
         channels: &Channels,
         stop: &watch::Receiver<bool>,
     ) -> oneshot::Receiver<()> {
-        let Self { port, roster, secret, transport, .. } = self;
-        let options = ClusterOptions { roster, secret, outbox_bytes_max: config.cluster.outbox.0 };
+        let Self { port, roster, namespaces, secret, transport, .. } = self;
+        let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: config.cluster.outbox.0 };
         let links = Links::new(options, Arc::new(channels.clone()), env.clone());
-        state.cluster(links.clone(), channels.clone());
+        state.cluster(NodeParts {
+            links: links.clone(),
+            channels: channels.clone(),
+            ready_without_homes: config.cluster.ready_without_homes,
+        });
         let links_ended = links.start(&transport, stop);
         let (stop_port, port_stopped) = watch::channel(false);
         let door = LinkDoor(ClusterDoor::new(links, env.clone()));

@@ -56,11 +56,12 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
             ));
         }
     }
-    if is_elsewhere(config.s3.listen) && config.tls.certificate.is_none() {
+    if let Some(listen) = config.s3_listen().filter(|listen| is_elsewhere(*listen))
+        && config.tls.certificate.is_none()
+    {
         warnings.push(format!(
-            "s3.listen: other machines reach {} without TLS: objects are sent in clear text. Set `tls`, or use a proxy that \
-             terminates TLS",
-            config.s3.listen
+            "s3.listen: other machines reach {listen} without TLS: objects are sent in clear text. Set `tls`, or use a proxy that \
+             terminates TLS"
         ));
     }
     if is_elsewhere(config.admin.listen) {

@@ -13,6 +13,8 @@ use tokio::sync::{oneshot, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::ports::start;
+use super::state::State;
+use crate::admin::Source;
 use crate::config::Config;
 use crate::config::live::address_of;
 use crate::net::descriptors::Shares;
@@ -54,7 +56,7 @@ fn plan_grpc(
     let tls = options.acceptor()?.map(|acceptor| Tls { acceptor, timeout });
     let port = options.port;
     let address = address_of("live.grpc_api.address", &options.address, port)?;
-    let own = [Some(config.s3.listen), Some(config.admin.listen), config.live.listen];
+    let own = [config.s3_listen(), Some(config.admin.listen), config.live.listen];
     let everywhere = |address: SocketAddr| address.ip().is_unspecified();
     let meets = |own: SocketAddr| own.ip() == address.ip() || everywhere(own) || everywhere(address);
     if port != 0 && own.into_iter().flatten().any(|own| own.port() == port && meets(own)) {
@@ -222,6 +224,7 @@ impl LivePort {
         self,
         config: &Config,
         channels: Channels,
+        state: &Arc<State>,
         env: &Env,
         stop: watch::Receiver<bool>,
     ) -> Result<LiveServed, String> {
@@ -249,7 +252,9 @@ impl LivePort {
             slow_request: config.limits.slow_request,
         };
         let proxies = config.limits.trusted_proxies.0.clone();
+        let state = state.clone();
         let door = DoorOptions {
+            not_ready: Arc::new(move || state.not_ready()),
             tls: self.tls,
             header_timeout: config.limits.header_timeout,
             stall_timeout: config.limits.stall_timeout,

@@ -193,11 +193,12 @@ async fn serve(
         None => None,
     };
     let cluster_port = ClusterPort::bind(config, &live_options, &env).await?;
-    let addresses = (address(&s3_port)?, address(&admin_port)?);
+    let s3 = s3_port.as_ref().map(address).transpose()?.map(|address| format!(" s3={scheme}://{address}"));
+    let (s3, admin_address) = (s3.unwrap_or_default(), address(&admin_port)?);
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
     let cluster = cluster_port.as_ref().map(ClusterPort::announced).unwrap_or_default();
 
-    let state = Arc::new(State::new(env.clone(), s3_port.stats()));
+    let state = Arc::new(State::new(env.clone(), s3_port.as_ref().map(Port::stats)));
     let mut registry = Registry::with_prefix("steadfast");
     let requests = Requests::register(&mut registry);
     registry.register_collector(Box::new(StatusCollector::new(state.clone())));
@@ -228,10 +229,8 @@ async fn serve(
     let pool = engine.clone().zip(keys).map(|(engine, keys)| PoolParts { engine, keys, compute, requests });
     let ready = || {
         print_line(format_args!(
-            "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}{block}{cluster}",
+            "steadfast {} ready:{s3} admin=http://{admin_address}{live}{block}{cluster}",
             env!("CARGO_PKG_VERSION"),
-            addresses.0,
-            addresses.1
         ));
     };
     let starts = Starts { connect, ready };
@@ -256,7 +255,7 @@ fn log_warnings(config: &Config, mut warnings: Vec<String>, has_pool: bool) {
         warnings.extend(memory_beyond_settings(config));
         tracing::info!("read cache: {}", crate::config::human_size(config.store.cache_bytes()));
     } else {
-        tracing::info!("this node is a front: it opens no pool, and answers S3 requests with 503");
+        tracing::info!("this node is a front: it opens no pool, and no S3 port unless s3.listen is set");
     }
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -350,7 +349,7 @@ async fn serve_ports(
     env: &Env,
     pool: Option<PoolParts>,
     state: &Arc<State>,
-    (port, live, channels): (Port, Option<LivePort>, Channels),
+    (port, live, channels): (Option<Port>, Option<LivePort>, Channels),
     control: Option<ControlSocket>,
     signals: &mut Signals,
     starts: Starts<impl FnOnce(), impl FnOnce()>,
@@ -360,7 +359,7 @@ async fn serve_ports(
         None => None,
     };
     let (stop, stopped) = watch::channel(false);
-    let live = live.map(|live| live.serve(config, channels.clone(), env, stopped.clone())).transpose()?;
+    let live = live.map(|live| live.serve(config, channels.clone(), state, env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
     (starts.connect)();
     let pool = pool.map(|parts| parts.open(config, (node.clone(), channels), edge, env)).transpose()?;
@@ -378,10 +377,10 @@ async fn serve_ports(
         env.spawn_critical("control", control.run(env.clone(), commands, stopped.clone()));
     }
     let deadline = config.server.stop_deadline;
-    let ended = match pool {
+    let ended = port.map(|port| match pool {
         Some(pool) => start(env, port, S3PortDoor(pool.door), stopped, deadline),
         None => start(env, port, FrontDoor::new(config, env), stopped, deadline),
-    };
+    });
     (starts.ready)();
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: accepted requests are completed; a second signal stops at once");
@@ -397,11 +396,8 @@ async fn serve_ports(
         tracing::warn!("events of objects that were forwarded may be forwarded again after the next start");
     }
     let both = async {
-        let grpc = match grpc {
-            Some(grpc) => grpc.await.unwrap_or(0),
-            None => 0,
-        };
-        grpc + ended.await.unwrap_or(0)
+        let ended = [OptionFuture::from(grpc).await, OptionFuture::from(ended).await];
+        ended.into_iter().flatten().map(|cut_off| cut_off.unwrap_or(0)).sum::<usize>()
     };
     let cut_off = tokio::select! {
         biased;

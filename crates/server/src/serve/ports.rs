@@ -45,7 +45,8 @@ pub(super) fn connection_shares(config: &Config, live: &LiveConfig) -> Shares {
     ];
     let tls = config.tls.certificate.is_some() && config.live.tls;
     let live_files = if tls || streams.contains(&true) { 3 } else { 1 };
-    let wanted = Shares { s3: config.limits.connections, grpc, live: live_connections, live_files };
+    let s3 = config.s3_listen().map_or(0, |_| config.limits.connections);
+    let wanted = Shares { s3, grpc, live: live_connections, live_files };
     let reserved = config.limits.reserved_files + cluster::connections(config);
     let shares = descriptors::share(limit, reserved, wanted);
     let mut less = Vec::new();

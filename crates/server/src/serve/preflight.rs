@@ -41,7 +41,9 @@ fn check_ports(config: &Config, env: &Env) -> Result<CheckedConfig, String> {
     let live = read.config.clone();
     let mut warnings = exposure::check(config, &live)?;
     warnings.extend(exposure::readable_secrets(config, &live));
-    config.roster(&live)?;
+    if config.roster(&live)?.is_some() {
+        live.namespaces()?;
+    }
     let tls = tls_of(config)?;
     let plan = LivePlan::make(config, read, tls.clone(), env)?;
     Ok(CheckedConfig { live, tls, plan, warnings })

@@ -16,15 +16,17 @@ use crate::credentials::Credentials;
 use crate::net::listener::{Door, Port, Tls};
 use crate::notify::Targets;
 
-/// Binds the port; an address gets at most its share of the connections, unless it is a trusted
-/// proxy.
+/// Binds the port, if the server has one; an address gets at most its share of the connections,
+/// unless it is a trusted proxy.
 ///
 /// # Errors
 /// The operating system's error, as a message.
-pub(super) async fn bind(config: &Config, connections: usize, tls: Option<Tls>) -> Result<Port, String> {
-    let port = Port::bind(config.s3.listen, connections, tls, "s3.listen").await?;
+pub(super) async fn bind(config: &Config, connections: usize, tls: Option<Tls>) -> Result<Option<Port>, String> {
+    let Some(listen) = config.s3_listen() else { return Ok(None) };
+    let port = Port::bind(listen, connections, tls, "s3.listen").await?;
     let proxies = config.limits.trusted_proxies.0.clone();
-    Ok(port.share(config.limits.address_share, move |address| proxies.iter().any(|network| network.contains(address))))
+    let exempt = move |address| proxies.iter().any(|network| network.contains(address));
+    Ok(Some(port.share(config.limits.address_share, exempt)))
 }
 
 /// Opens the edge; `None` if no bucket has an origin.

@@ -15,6 +15,7 @@ use crate::admin::Source;
 use crate::admin::metrics::{process_cpu, process_memory};
 use crate::block::Device;
 use crate::net::listener::PortStats;
+use crate::report::duration;
 
 /// The answer of a front to commands that concern a pool.
 pub(super) const NO_POOL: &str = "this node is a front of a cluster and has no disks: run the command at a home";
@@ -41,15 +42,39 @@ pub struct State {
     env: Env,
     started: Duration,
     started_ms: u64,
-    connections: Arc<PortStats>,
+    /// Of the S3 port; `None`: there is none.
+    connections: Option<Arc<PortStats>>,
     phase: RwLock<Phase>,
     block: OnceLock<Vec<Arc<Device>>>,
-    cluster: OnceLock<(Links, Channels)>,
+    cluster: OnceLock<NodeParts>,
+}
+
+/// The parts of a node of a cluster.
+pub struct NodeParts {
+    /// The links to the other nodes.
+    pub links: Links,
+    /// The channels that use them.
+    pub channels: Channels,
+    /// How long a front may be without a home before it is not ready; 0: it stays ready.
+    pub ready_without_homes: Duration,
+}
+
+impl NodeParts {
+    /// Why a front is not ready.
+    fn not_ready(&self) -> Option<String> {
+        let down = self.channels.without_homes().filter(|_| !self.ready_without_homes.is_zero())?;
+        (down >= self.ready_without_homes).then(|| {
+            format!(
+                "this front has had no link to a home for {}: `steadfast status` says why",
+                duration(down.as_secs())
+            )
+        })
+    }
 }
 
 impl State {
     /// A server that opens its pool.
-    pub fn new(env: Env, connections: Arc<PortStats>) -> Self {
+    pub fn new(env: Env, connections: Option<Arc<PortStats>>) -> Self {
         let (started, started_ms) = (env.now(), env.wall_ms());
         let (phase, block, cluster) = (RwLock::new(Phase::Opening), OnceLock::new(), OnceLock::new());
         Self { env, started, started_ms, connections, phase, block, cluster }
@@ -61,10 +86,10 @@ impl State {
         let _ = self.block.set(devices);
     }
 
-    /// Sets the links to the other nodes, and the channels that use them.
-    pub fn cluster(&self, links: Links, channels: Channels) {
+    /// Sets the parts of a node of a cluster.
+    pub fn cluster(&self, parts: NodeParts) {
         // One start sets them once.
-        let _ = self.cluster.set((links, channels));
+        let _ = self.cluster.set(parts);
     }
 
     /// Enters the serving phase.
@@ -99,7 +124,10 @@ impl Source for State {
         match &*self.phase.read() {
             Phase::Opening => Some("the pool is being opened".to_owned()),
             Phase::Stopping => Some("the server is stopping".to_owned()),
-            Phase::Serving(serving) => serving.pool.as_ref()?.engine.not_ready(),
+            Phase::Serving(serving) => match &serving.pool {
+                Some(pool) => pool.engine.not_ready(),
+                None => self.cluster.get()?.not_ready(),
+            },
         }
     }
 
@@ -116,7 +144,6 @@ impl Source for State {
 
     fn status(&self) -> Value {
         let not_ready = self.not_ready();
-        let connections = &self.connections;
         let mut status = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -126,7 +153,9 @@ impl Source for State {
             "not_ready": not_ready,
             "memory": process_memory(),
             "cpu_us": u64::try_from(process_cpu().as_micros()).unwrap_or(u64::MAX),
-            "connections": {
+        });
+        if let Some(connections) = &self.connections {
+            status["connections"] = json!({
                 "open": connections.open.load(Relaxed),
                 "limit": connections.limit.load(Relaxed),
                 "accepted": connections.accepted.load(Relaxed),
@@ -134,12 +163,12 @@ impl Source for State {
                 "idle_closed": connections.idle_closed.load(Relaxed),
                 "refused": connections.refused.load(Relaxed),
                 "tls_failed": connections.tls_failed.load(Relaxed),
-            },
-        });
+            });
+        }
         if let Some(devices) = self.block.get().filter(|devices| !devices.is_empty()) {
             status["block"] = devices.iter().map(|device| device.status()).collect();
         }
-        if let Some((links, channels)) = self.cluster.get() {
+        if let Some(NodeParts { links, channels, .. }) = self.cluster.get() {
             status["cluster"] = json!(links.status());
             status["cluster"]["channels"] = json!(channels.status());
         }

@@ -250,7 +250,7 @@ impl Transport for Port {
             let (node, (links, other)) = found.ok_or("nothing listens")?;
             let (there, incoming) = network.pipe((own, node));
             let (back, answer) = network.pipe((node, own));
-            let answers = links.accept(incoming, || {});
+            let answers = links.accept(incoming, address(own), || {});
             env.spawn("socket", network.clone().pump(frames, there));
             other.env().spawn("socket", network.clone().pump(answers, back));
             Ok(answer)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterOptions, ClusterSabotage, LinkEvents, Links, NodeAddress, PoolHome, Roster,
-    Sessions, Transport,
+    Channels, ChannelsOptions, ClusterOptions, ClusterSabotage, LinkEvents, Links, Namespaces, NodeAddress, PoolHome,
+    Roster, Sessions, Transport,
 };
 use steadfast_disk::Disk;
 use steadfast_log::LogOptions;
@@ -121,7 +121,8 @@ impl World {
         let sessions = Arc::new(sessions);
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);
-        let options = ClusterOptions { roster, secret: b"secret".to_vec(), outbox_bytes_max: plan.shape.outbox_bytes };
+        let (namespaces, secret) = (Namespaces::default(), b"secret".to_vec());
+        let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: plan.shape.outbox_bytes };
         let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
         let links = Links::with_sabotage(options, events, env, plan.defects.cluster);
         self.network.listen(node, links.clone(), machine.clone());

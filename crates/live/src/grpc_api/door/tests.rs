@@ -25,6 +25,7 @@ async fn served(grpc_api: &str, header_timeout: Duration) -> Served {
     let channel = r#"{"without_namespace": {"history_size": 5, "history_ttl": "60s"}}"#;
     let node = node_with(&format!(r#"{{"grpc_api": {grpc_api}, "channel": {channel}}}"#)).await;
     let options = DoorOptions {
+        not_ready: Arc::new(|| None),
         tls: None,
         header_timeout,
         stall_timeout: LONG,
