@@ -13,8 +13,8 @@ use crate::StoreError;
 use crate::record::keys::Id;
 use crate::shard::core::{Core, busy};
 
-/// Divisor for the chunks of a slow body while other writers wait for the budget: chunks are at
-/// least this much smaller.
+/// The smallest chunks of a slow body, as a divisor of the usual size. Such a body holds little of
+/// the budget for which other writers wait.
 const SLOW_DIVISOR: usize = 16;
 
 /// A chunk that is being filled.
