@@ -116,8 +116,12 @@ fn failed() -> S3Error {
     s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold")
 }
 
+/// An entity tag that no object has: a value contains no quotes.
+const NO_TAG: &str = "\"";
+
 /// The condition of a write of an object. Of a list of entity tags, the one that the object has now
-/// becomes the condition, which the commit compares again.
+/// becomes the condition, which the commit compares again. A weak tag matches nothing (RFC 9110,
+/// section 13.1.1), nor does the tag `"*"`, which is not the wildcard.
 ///
 /// # Errors
 /// `NotImplemented` for `If-None-Match` with a tag, which S3 does not offer either.
@@ -130,13 +134,18 @@ pub(crate) fn write_condition(
         (None, None) => Ok(Condition::None),
         (None, Some(none)) if none.is_any() => Ok(Condition::Absent),
         (Some(condition), None) => {
-            let tag = match condition.etags() {
-                [] => "*",
-                [tag] => tag.value(),
+            if condition.is_any() {
+                return Ok(Condition::Matches("*".to_owned()));
+            }
+            let strong = condition.etags().iter().filter_map(ETag::as_strong).filter(|tag| *tag != "*");
+            let tags: Vec<&str> = strong.collect();
+            let tag = match tags[..] {
+                [] => NO_TAG,
+                [tag] => tag,
                 [first, ..] => {
                     let now = store.object(bucket, key).ok();
-                    let has = |tag: &&ETag| now.as_ref().is_some_and(|now| now.attributes.etag == tag.value());
-                    condition.etags().iter().find(has).unwrap_or(first).value()
+                    let has = |tag: &&str| now.as_ref().is_some_and(|now| now.attributes.etag == *tag);
+                    tags.iter().copied().find(has).unwrap_or(first)
                 }
             };
             Ok(Condition::Matches(tag.to_owned()))
@@ -170,6 +179,9 @@ pub(crate) static EXPECTED_OWNERS: [HeaderName; 2] = [
     HeaderName::from_static("x-amz-expected-bucket-owner"),
     HeaderName::from_static("x-amz-source-expected-bucket-owner"),
 ];
+/// What the names of conditions begin with.
+const CONDITIONS: [&str; 3] = ["if-", "x-amz-copy-source-if-", "x-amz-if-"];
+
 static DURABILITY: HeaderName = HeaderName::from_static("x-steadfast-durability");
 
 /// The error for an expected owner other than [`OWNER`], which owns everything.
@@ -181,7 +193,8 @@ pub(crate) fn another_owner() -> S3Error {
 /// `If-Modified-Since` is allowed: it has a meaning for reads only (RFC 9110, section 13.1.3).
 ///
 /// # Errors
-/// `NotImplemented`, and `AccessDenied` for an expected owner other than [`OWNER`].
+/// `NotImplemented`; `InvalidArgument` for an empty condition, as from an unset variable of a
+/// client; and `AccessDenied` for an expected owner other than [`OWNER`].
 pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderMap) -> S3Result<()> {
     for name in &EXPECTED_OWNERS {
         if headers.get(name).is_some_and(|expected| expected != OWNER) {
@@ -198,6 +211,11 @@ pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderM
         "delete_object" => &[IF_MATCH],
         _ => &[],
     };
+    let is_condition = |name: &str| CONDITIONS.iter().any(|begin| name.starts_with(begin));
+    let is_empty = |value: &HeaderValue| value.as_bytes().trim_ascii().is_empty();
+    if let Some((name, _)) = headers.iter().find(|(name, value)| is_condition(name.as_str()) && is_empty(value)) {
+        return Err(invalid_argument(format!("the condition {name} is empty")));
+    }
     for name in [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE] {
         if headers.contains_key(&name) && !honoured.contains(&name) {
             return Err(S3Error::with_message(

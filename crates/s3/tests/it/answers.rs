@@ -33,6 +33,20 @@ async fn any_tag_of_a_list_matches() {
     put(other).await.refused(412, "PreconditionFailed");
     c.call("PUT", "/bucket/none").header("if-match", &lines).body("data").send().await.refused(404, "NoSuchKey");
     c.call("DELETE", "/bucket/k").header("if-match", other).send().await.refused(412, "PreconditionFailed");
+    // A tag in quotes is no wildcard, and a weak tag matches nothing.
+    for never in ["\"*\"", "W/\"*\"", "\"*\", \"x\"", &format!("W/{tag}"), &format!("\"x\", W/{tag}"), "\"\""] {
+        put(never).await.refused(412, "PreconditionFailed");
+        c.call("PUT", "/bucket/none").header("if-match", never).body("data").send().await.refused(404, "NoSuchKey");
+        c.call("DELETE", "/bucket/k").header("if-match", never).send().await.refused(412, "PreconditionFailed");
+        c.call("POST", "/bucket/k?uploads").header("if-match", never).send().await.refused(412, "PreconditionFailed");
+    }
+    for (method, name) in
+        [("PUT", "if-match"), ("PUT", "if-none-match"), ("DELETE", "if-match"), ("PUT", "x-amz-copy-source-if-match")]
+    {
+        let call = || c.call(method, "/bucket/k").header("x-amz-copy-source", "/bucket/copy");
+        call().header(name, "").send().await.refused(400, "InvalidArgument");
+        call().header(name, " ").send().await.refused(400, "InvalidArgument");
+    }
     c.call("DELETE", "/bucket/k").header("if-match", &lines).send().await.expect(204);
 }
 
