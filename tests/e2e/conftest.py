@@ -1,5 +1,6 @@
 """Fixtures of the end-to-end tests."""
 
+import contextlib
 import itertools
 import random
 import shutil
@@ -7,7 +8,7 @@ import subprocess
 
 import pytest
 
-from harness import fuse
+from harness import fuse, networks
 from harness.events import Hook
 from harness.origin import Origin
 from harness.pair import POOL, Pair
@@ -132,6 +133,19 @@ def make_fuse_disk(tmp_path):
 def fuse_disk(make_fuse_disk):
     """A disk that fails on command."""
     return make_fuse_disk()
+
+
+@pytest.fixture
+def make_networks():
+    """Makes a network of its own for each name."""
+    with contextlib.ExitStack() as stack:
+        def make(*names):
+            reason = networks.missing()
+            if reason:
+                pytest.skip(reason)
+            return stack.enter_context(networks.Networks(names))
+
+        yield make
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from harness import networks, wait
+from harness import wait
 from harness.cluster import Nodes
 from harness.delivery import Publishers, Sessions, check, check_all, check_kept, summary
 from harness.events import history
@@ -143,20 +143,11 @@ def check_members(witness, sessions, channels, living):
         assert not early, f"clients left {channel} while they were present: {early}"
 
 
-@pytest.fixture
-def separate():
-    """A network for each of three nodes."""
-    reason = networks.missing()
-    if reason:
-        pytest.skip(reason)
-    with networks.Networks(["home", "one", "two"]) as found:
-        yield found
-
-
 @pytest.mark.timeout(3600)
-def test_lost_packets_between_a_front_and_a_home_cost_no_publication(separate, make_server, tmp_path, rounds, rng, capsys):
+def test_lost_packets_between_a_front_and_a_home_cost_no_publication(make_networks, make_server, tmp_path, rounds, rng, capsys):
     """Both nodes find the link dead within 4 s (5 s in the status), whichever direction loses packets. It is up again after
     that, and each session of the front has what was acknowledged through the other front."""
+    separate = make_networks("home", "one", "two")
     nodes = Nodes(make_server, names=["home", "one", "two"], homes=["home"], networks=separate)
     _, one, two = nodes.make_live(tmp_path, CONFIG)
     ways = {"both ways": [("home", "one"), ("one", "home")], "to the front": [("home", "one")], "to the home": [("one", "home")]}

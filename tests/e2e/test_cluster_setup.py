@@ -8,9 +8,7 @@ import re
 import shutil
 import subprocess
 
-import pytest
-
-from harness import networks, wait
+from harness import wait
 from harness.cluster import Nodes
 from harness.live import CONFIG, api
 from harness.server import ROOT, binary, free_port
@@ -40,18 +38,8 @@ def code(address, port, path):
             return None
 
 
-@pytest.fixture
-def machines():
-    """Three networks with one address each."""
-    reason = networks.missing()
-    if reason:
-        pytest.skip(reason)
-    with networks.Networks(["a", "b", "c"]) as found:
-        yield found
-
-
-def test_the_documented_configuration_differs_in_the_name_only(machines, tmp_path):
-    text = documented()
+def test_the_documented_configuration_differs_in_the_name_only(make_networks, tmp_path):
+    machines, text = make_networks("a", "b", "c"), documented()
     files = {name: tmp_path / name for name in ["cluster.secret", "cluster.pem", "cluster.key"]}
     files["cluster.secret"].write_text("0123456789abcdef" * 2)
     assert shutil.which("openssl"), "the documentation makes the certificate with it"
