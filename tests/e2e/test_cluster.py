@@ -59,7 +59,7 @@ def test_strangers_do_not_keep_a_node_out(nodes):
     def connect():
         # Of several addresses, because one has a quarter of the port.
         for number in itertools.count():
-            if end.wait(1 / 60):
+            if end.wait(1 / 800):
                 return
             with contextlib.suppress(OSError):
                 stranger = socket.socket()
@@ -67,7 +67,7 @@ def test_strangers_do_not_keep_a_node_out(nodes):
                 stranger.settimeout(1)
                 stranger.connect(("127.0.0.1", nodes.ports["a"]))
                 connections.append(stranger)
-            if len(connections) > 500:
+            if len(connections) > 2000:
                 connections.popleft().close()
 
     thread = threading.Thread(target=connect)

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 
+import pytest
 from harness import wait
 from harness.cluster import Nodes
 from harness.live import CONFIG, api
@@ -76,11 +77,40 @@ def test_the_documented_configuration_differs_in_the_name_only(make_networks, tm
             assert code(address, 8000, "/health/ready") == 200
 
 
-def test_a_second_process_with_the_name_of_a_node_is_refused(make_server):
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_process_ends_where_another_answers_at_its_address(make_server, name):
+    nodes = Nodes(make_server, names=["a", "b"], homes=["a", "b"])
+    nodes.make("a"), nodes.make("b")
+    nodes.connected()
+    first = nodes.servers[name]
+    settings = {**first.settings, "cluster.listen": f"127.0.0.1:{(other := free_port())}"}
+    second = make_server(name="second", settings=settings, start=False)
+    port = nodes.ports[name]
+    why = f'another process with the name "{name}" answers at 127.0.0.1:{port}, the address of "{name}" in cluster.nodes'
+
+    # At a start, before it serves anything.
+    second.start(wait_ready=False)
+    assert second.process.wait(30) == 1
+    said = second.log()
+    assert why in said and f"this one listens at 127.0.0.1:{other}" in said and " ready:" not in said, said
+    assert first.log().count(f'another process has the name of this node, "{name}"') == 1
+    # While it serves, because the first one starts later.
+    first.kill()
+    second.start()
+    first.start()
+    assert second.process.wait(15) == 1
+    assert why in second.log()
+    nodes.connected()
+
+
+def test_a_process_that_others_refuse_because_of_its_name_ends(make_server):
     nodes = Nodes(make_server)
     a, b = nodes.make("a"), nodes.make("b")
     nodes.connected()
-    settings = {**b.settings, "cluster.listen": f"127.0.0.1:{free_port()}"}
+    # It has another address for itself, so that only the others know.
+    port = free_port()
+    listed = f"a=127.0.0.1:{nodes.ports['a']},b=127.0.0.1:{port}"
+    settings = {**b.settings, "cluster.listen": f"127.0.0.1:{port}", "cluster.nodes": listed}
     second = make_server(name="second", settings=settings)
 
     def refused():
@@ -98,8 +128,9 @@ def test_a_second_process_with_the_name_of_a_node_is_refused(make_server):
     wait.until(lambda: nodes.link("a")["refused"]["address"] != first, 10, "a further attempt")
     assert nodes.link("a")["established"] == 1 and nodes.is_up("a", "b")
     assert a.log().count("a second process with the name") == 1
-    b.kill()
-    wait.until(lambda: nodes.link("a")["established"] == 2, 10, "the link of the other process")
+    assert second.process.wait(20) == 1
+    assert "stopping: another process with the name" in second.log() and f"this one listens at 127.0.0.1:{port}" in second.log()
+    assert b.process.poll() is None and nodes.is_up("a", "b")
 
 
 def test_a_front_without_a_home_is_not_ready(make_server):

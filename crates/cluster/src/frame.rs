@@ -138,6 +138,9 @@ pub struct Proof {
     /// A MAC over both hellos.
     #[prost(bytes = "bytes", tag = "1")]
     pub proof: Bytes,
+    /// In an answer: why the link is refused although both nodes have the secret. Empty: it is not.
+    #[prost(string, tag = "2")]
+    pub duplicate: String,
 }
 
 /// Why a link is refused.

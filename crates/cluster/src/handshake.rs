@@ -3,10 +3,14 @@
 //!
 //! 1. Each node sends a hello with a nonce, first the opening node.
 //! 2. The opening node sends its proof, a MAC over both hellos.
-//! 3. The answering node checks it and sends its own proof. The link is up.
+//! 3. The answering node checks it and sends its own proof. The link is up, unless the answering
+//!    node has a link to another process with the same name.
 //!
 //! The opening node proves first. A stranger who opens a link never gets a proof, from which a weak
 //! secret could be guessed.
+//!
+//! A process also opens such a link to its own address. Where another process answers, two have one
+//! name ([`crate::OwnName`]).
 
 use std::sync::Arc;
 
@@ -54,6 +58,22 @@ impl From<String> for Refusal {
     }
 }
 
+/// Why a link of this node could not be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// The other node has a link to another process with this node's name, and has proved that it
+    /// has the secret.
+    Duplicate(String),
+    /// Anything else.
+    Failed(String),
+}
+
+impl From<String> for OpenError {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// Most characters of a reason for which another node refuses a link.
 const REASON_CHARS_MAX: usize = 256;
 
@@ -83,9 +103,9 @@ impl Identity {
         }
     }
 
-    fn proof(&self, role: Role, opening: &Hello, answering: &Hello) -> Bytes {
+    fn proof(&self, role: Role, opening: &Hello, answering: &Hello, duplicate: String) -> Bytes {
         let proof = self.mac(role, opening, answering).finalize().into_bytes();
-        Kind::Proof(Proof { proof: Bytes::copy_from_slice(&proof) }).to_bytes()
+        Kind::Proof(Proof { proof: Bytes::copy_from_slice(&proof), duplicate }).to_bytes()
     }
 
     fn mac(&self, role: Role, opening: &Hello, answering: &Hello) -> Hmac<Sha256> {
@@ -114,11 +134,7 @@ impl Identity {
             ));
         }
         let node = self.roster.find(&hello.node);
-        let node = node.ok_or_else(|| format!("the node {:?} is not in the list of nodes", shortened(&hello.node)))?;
-        if node == self.roster.own() {
-            return Err(format!("another process has the name of this node, {:?}", hello.node));
-        }
-        Ok(node)
+        node.ok_or_else(|| format!("the node {:?} is not in the list of nodes", shortened(&hello.node)))
     }
 
     /// Checks what must be the same on both nodes. Returns the namespaces that differ in other
@@ -140,7 +156,33 @@ impl Identity {
         })
     }
 
-    /// Opens a link to `to`.
+    /// Both nodes of a link prove that they have the secret. Returns the hello of `to`.
+    async fn prove(
+        &self,
+        to: NodeIndex,
+        number: u64,
+        incoming: &mut Incoming,
+        outbox: &Outbox,
+        env: &Env,
+    ) -> Result<Hello, OpenError> {
+        let opening = self.hello(number, env);
+        outbox.send(Kind::Hello(opening.clone()).to_bytes());
+        let answering = hello(incoming).await?;
+        if self.find(&answering)? != to {
+            return Err(OpenError::Failed(format!("the node at this address is {:?}", answering.node)));
+        }
+        outbox.send(self.proof(Role::Opening, &opening, &answering, String::new()));
+        let Proof { proof, duplicate } = proof(incoming).await?;
+        self.mac(Role::Answering, &opening, &answering)
+            .verify_slice(&proof)
+            .map_err(|_| "the node has another secret: cluster.secret must be the same on all nodes".to_owned())?;
+        if !duplicate.is_empty() {
+            return Err(OpenError::Duplicate(duplicate.chars().take(REASON_CHARS_MAX).collect()));
+        }
+        Ok(answering)
+    }
+
+    /// Opens a link to `to`, another node.
     pub(crate) async fn open(
         &self,
         to: NodeIndex,
@@ -148,31 +190,28 @@ impl Identity {
         incoming: &mut Incoming,
         outbox: &Outbox,
         env: &Env,
-    ) -> Result<Peer, String> {
-        let opening = self.hello(number, env);
-        outbox.send(Kind::Hello(opening.clone()).to_bytes());
-        let answering = hello(incoming).await?;
-        let node = self.find(&answering)?;
-        if node != to {
-            return Err(format!("the node at this address is {:?}", answering.node));
-        }
-        outbox.send(self.proof(Role::Opening, &opening, &answering));
-        let proof = proof(incoming).await?;
-        self.mac(Role::Answering, &opening, &answering)
-            .verify_slice(&proof)
-            .map_err(|_| "the node has another secret: cluster.secret must be the same on all nodes".to_owned())?;
+    ) -> Result<Peer, OpenError> {
+        debug_assert!(to != self.roster.own(), "a node has no link to itself");
+        let answering = self.prove(to, number, incoming, outbox, env).await?;
         let differing = self.compare(&answering)?;
-        Ok(Peer { node, incarnation: answering.incarnation, number, differing })
+        Ok(Peer { node: to, incarnation: answering.incarnation, number, differing })
+    }
+
+    /// Whether the process that answers at this node's own address is this one.
+    pub(crate) async fn is_own(&self, incoming: &mut Incoming, outbox: &Outbox, env: &Env) -> Result<bool, OpenError> {
+        let answering = self.prove(self.roster.own(), 0, incoming, outbox, env).await?;
+        Ok(answering.incarnation == self.incarnation)
     }
 
     /// Answers a node that opens a link, if `admit` accepts its process. A refusal is sent to it.
+    /// `None`: a process with the name of this node has asked who answers here, and knows it now.
     pub(crate) async fn answer(
         &self,
         incoming: &mut Incoming,
         outbox: &Outbox,
         admit: impl FnOnce(NodeIndex, &Bytes) -> Result<(), String>,
         env: &Env,
-    ) -> Result<Peer, Refusal> {
+    ) -> Result<Option<Peer>, Refusal> {
         let refuse = |reason: String| {
             outbox.send(Kind::Refused(Refused { reason: reason.clone() }).to_bytes());
             reason
@@ -181,18 +220,22 @@ impl Identity {
         let node = self.find(&opening).map_err(refuse)?;
         let answering = self.hello(opening.number, env);
         outbox.send(Kind::Hello(answering.clone()).to_bytes());
-        let proof = proof(incoming).await?;
+        let Proof { proof, .. } = proof(incoming).await?;
         self.mac(Role::Opening, &opening, &answering).verify_slice(&proof).map_err(|_| {
             refuse(format!(
                 "the node {:?} has another secret: cluster.secret must be the same on all nodes",
                 opening.node
             ))
         })?;
-        let refused = |why| Refusal { node: Some(node), why: refuse(why) };
-        admit(node, &opening.incarnation).map_err(refused)?;
-        outbox.send(self.proof(Role::Answering, &opening, &answering));
-        let differing = self.compare(&opening).map_err(refused)?;
-        Ok(Peer { node, incarnation: opening.incarnation, number: opening.number, differing })
+        let admitted = admit(node, &opening.incarnation);
+        let duplicate = admitted.as_ref().err().cloned().unwrap_or_default();
+        outbox.send(self.proof(Role::Answering, &opening, &answering, duplicate));
+        admitted.map_err(|why| Refusal { node: Some(node), why })?;
+        if node == self.roster.own() {
+            return Ok(None);
+        }
+        let differing = self.compare(&opening).map_err(|why| Refusal { node: Some(node), why: refuse(why) })?;
+        Ok(Some(Peer { node, incarnation: opening.incarnation, number: opening.number, differing }))
     }
 }
 
@@ -203,9 +246,9 @@ async fn hello(incoming: &mut Incoming) -> Result<Hello, String> {
     }
 }
 
-async fn proof(incoming: &mut Incoming) -> Result<Bytes, String> {
+async fn proof(incoming: &mut Incoming) -> Result<Proof, String> {
     match incoming.frame().await?.kind {
-        Some(Kind::Proof(proof)) => Ok(proof.proof),
+        Some(Kind::Proof(proof)) => Ok(proof),
         other => Err(unexpected(other)),
     }
 }
@@ -240,7 +283,7 @@ mod tests {
     async fn a_node_without_the_secret_gets_no_proof() {
         let env = Env::tokio();
         let opening = Kind::Hello(identity("b", &env).hello(1, &env)).to_bytes();
-        let guess = Kind::Proof(Proof { proof: Bytes::from_static(&[0; 32]) }).to_bytes();
+        let guess = Kind::Proof(Proof { proof: Bytes::from_static(&[0; 32]), duplicate: String::new() }).to_bytes();
         let (outbox, sent) = Outbox::new(1 << 20);
         let mut incoming = Incoming::new(stream::iter([Ok(opening), Ok(guess)]).boxed());
         let refused = identity("a", &env).answer(&mut incoming, &outbox, |_, _| Ok(()), &env).await;

@@ -11,7 +11,7 @@ use steadfast_flow::{Env, log_rarely};
 use tokio::sync::{oneshot, watch};
 
 use crate::events::LinkEvents;
-use crate::handshake::{Identity, Peer, Refusal, random_bytes};
+use crate::handshake::{Identity, OpenError, Peer, Refusal, random_bytes};
 use crate::link::{Incoming, Serving, ping, run};
 use crate::namespaces::{Namespaces, in_words};
 use crate::outbox::Outbox;
@@ -30,6 +30,13 @@ const CLOSE: Duration = Duration::from_secs(1);
 
 /// Pause before a link is opened again, and the random time that is added to it, milliseconds.
 const RETRY_MS: (u64, u64) = (300, 300);
+
+/// Time that a question to this node's own address may take.
+const OWN_ADDRESS: Duration = Duration::from_secs(1);
+
+/// Refusals one after the other, about ten seconds, after which a process is the second of its
+/// name. The old link of a process that has lost its machine is lost in three.
+const DUPLICATES_MAX: u32 = 23;
 
 /// How long the status shows a process that was refused.
 const REFUSED_SHOWN: Duration = Duration::from_secs(60);
@@ -96,6 +103,10 @@ struct Inner {
     events: Arc<dyn LinkEvents>,
     env: Env,
     slots: Vec<Slot>,
+    /// Whether links are served.
+    started: watch::Sender<bool>,
+    /// Why this process is the second of its name.
+    duplicate: watch::Sender<Option<String>>,
 }
 
 /// The links of a node. Clones share them.
@@ -126,7 +137,12 @@ impl Links {
         let slots = options.roster.nodes().map(slot).collect();
         let ClusterOptions { roster, namespaces, secret, outbox_bytes_max } = options;
         let identity = Identity { roster, namespaces, secret, incarnation: random_bytes(&env) };
-        Self(Arc::new(Inner { identity, outbox_bytes_max, sabotage, events, env, slots }))
+        let (started, duplicate) = (watch::Sender::default(), watch::Sender::default());
+        Self(Arc::new(Inner { identity, outbox_bytes_max, sabotage, events, env, slots, started, duplicate }))
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.0.env
     }
 
     fn outbox(&self) -> (Outbox, impl Stream<Item = Bytes> + Send + use<> + 'static) {
@@ -139,10 +155,12 @@ impl Links {
     }
 
     /// Opens the links to the nodes whose names are less than this one's; the others open theirs.
+    /// From now on, links are served.
     /// A lost link is opened again until `stop` is set. Then the requests under way are answered,
     /// and all links are closed; the receiver completes.
     pub fn start(&self, transport: &Arc<dyn Transport>, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
         let (roster, env) = (self.roster(), &self.0.env);
+        self.0.started.send_replace(true);
         for node in roster.nodes().filter(|node| roster.name(*node) < roster.name(roster.own())) {
             env.spawn_critical("cluster link", self.clone().keep_open(node, transport.clone(), stop.clone()));
         }
@@ -176,9 +194,22 @@ impl Links {
 
     async fn keep_open(self, node: NodeIndex, transport: Arc<dyn Transport>, mut stop: watch::Receiver<bool>) {
         let mut number = 0;
+        let mut duplicates = 0;
         while !*stop.borrow() {
             number += 1;
-            let why = self.open(node, number, &*transport).await;
+            let why = match self.open(node, number, &*transport).await {
+                OpenError::Duplicate(why) => {
+                    duplicates += 1;
+                    if duplicates == DUPLICATES_MAX {
+                        self.0.duplicate.send_replace(Some(why.clone()));
+                    }
+                    why
+                }
+                OpenError::Failed(why) => {
+                    duplicates = 0;
+                    why
+                }
+            };
             self.failed(node, why);
             let pause = RETRY_MS.0 + self.0.env.random_u64() % RETRY_MS.1;
             tokio::select! {
@@ -189,29 +220,73 @@ impl Links {
     }
 
     /// Opens a link and serves it. Returns why it ended.
-    async fn open(&self, node: NodeIndex, number: u64, transport: &dyn Transport) -> String {
+    async fn open(&self, node: NodeIndex, number: u64, transport: &dyn Transport) -> OpenError {
         let Inner { identity, env, .. } = &*self.0;
         let (outbox, frames) = self.outbox();
         let opened = async {
             let incoming = transport.open(identity.roster.address(node), frames.boxed()).await?;
             let mut incoming = Incoming::new(incoming);
             let peer = identity.open(node, number, &mut incoming, &outbox, env).await?;
-            Ok((peer, incoming))
+            Ok::<_, OpenError>((peer, incoming))
         };
         match env.timeout(HANDSHAKE, opened).await {
             Some(Ok((peer, incoming))) => {
                 let address = identity.roster.address(node).to_owned();
-                self.serve(peer, address, incoming, &outbox).await
+                OpenError::Failed(self.serve(peer, address, incoming, &outbox).await)
             }
             Some(Err(why)) => why,
-            None => format!("no answer within {} s", HANDSHAKE.as_secs()),
+            None => OpenError::Failed(format!("no answer within {} s", HANDSHAKE.as_secs())),
         }
+    }
+
+    /// Whether this process answers at the address that the list of nodes gives this node. `false`:
+    /// another one with its name does. The error says why it is not known.
+    pub(crate) async fn is_own_address(&self, transport: &dyn Transport) -> Result<bool, String> {
+        let Inner { identity, env, .. } = &*self.0;
+        let (outbox, frames) = self.outbox();
+        let answer = async {
+            let incoming = transport.open(identity.roster.address(identity.roster.own()), frames.boxed()).await?;
+            identity.is_own(&mut Incoming::new(incoming), &outbox, env).await
+        };
+        match env.timeout(OWN_ADDRESS, answer).await {
+            Some(Ok(own)) => Ok(own),
+            Some(Err(OpenError::Failed(why) | OpenError::Duplicate(why))) => Err(why),
+            None => Err(format!("no answer within {} s", OWN_ADDRESS.as_secs())),
+        }
+    }
+
+    /// Notes why this node's own address does not answer, and logs it if it is news.
+    pub(crate) fn own_address_fails(&self, why: String) {
+        let (roster, mut shown) = (self.roster(), self.0.slots[usize::from(self.roster().own().0)].shown.lock());
+        if shown.error.as_ref() != Some(&why) {
+            let (name, address) = (roster.name(roster.own()), roster.address(roster.own()));
+            tracing::warn!(
+                "cluster: this node, {name:?}, cannot reach itself at {address}, its address in cluster.nodes: {why}"
+            );
+            shown.error = Some(why);
+        }
+    }
+
+    /// Completes when another node has refused this process as the second of its name for about ten
+    /// seconds, with the reason.
+    pub(crate) async fn refused_as_duplicate(&self) -> String {
+        let mut duplicate = self.0.duplicate.subscribe();
+        let found = duplicate.wait_for(Option::is_some).await;
+        // The sender lives as long as this.
+        found.ok().and_then(|why| why.clone()).unwrap_or_default()
     }
 
     /// Checks that no other process has the name of a node. The process of an older link must have
     /// been silent for so long that the link is lost.
     fn admit(&self, node: NodeIndex, incarnation: &Bytes, from: &str) -> Result<(), String> {
         let slot = &self.0.slots[usize::from(node.0)];
+        if node == self.roster().own() {
+            if *incarnation != self.0.identity.incarnation {
+                let name = self.roster().name(node);
+                log_rarely!(warn, "cluster: another process has the name of this node, {name:?}, at {from}: it ends");
+            }
+            return Ok(());
+        }
         let newest = slot.newest.lock();
         let is_open = newest.outbox.as_ref().is_some_and(|outbox| !outbox.is_closed());
         if !is_open || newest.incarnation == *incarnation {
@@ -245,8 +320,11 @@ impl Links {
             let mut incoming = Incoming::new(incoming);
             let admit = |node, incarnation: &Bytes| links.admit(node, incarnation, &from);
             match env.timeout(HANDSHAKE, identity.answer(&mut incoming, &outbox, admit, env)).await {
-                Some(Ok(peer)) => {
+                Some(Ok(None)) => {}
+                Some(Ok(Some(peer))) => {
                     proved();
+                    // Without the sessions, a home would drop what the other node says.
+                    let _ = links.0.started.subscribe().wait_for(|started| *started).await;
                     let node = peer.node;
                     let why = links.serve(peer, from, incoming, &outbox).await;
                     links.failed(node, why);

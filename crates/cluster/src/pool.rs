@@ -54,18 +54,26 @@ impl PoolHome {
         store.channel(CHANNEL)?.publish(new).await.map(drop)
     }
 
-    /// Takes a pool for this node. `accept` takes that of another home, and one with channels that
-    /// have another home now.
+    /// Takes a pool for this node. `accept` takes that of another home, one with channels that have
+    /// another home now, and one whose home cannot be read.
     ///
     /// # Errors
-    /// The pool is that of another home, or has such channels; the message is for operators.
+    /// The pool is that of another home, has such channels, or is on disks of which the one with
+    /// the home's name is missing; the message is for operators.
     pub async fn take(store: &Store, roster: Option<&Roster>, accept: bool) -> Result<(), String> {
         let own = Self::new(roster);
         let known = match Self::read(store).await {
             Ok(known) => known.unwrap_or_default(),
-            Err(error) => {
+            // A server without a cluster serves what its other disks have.
+            Err(error) if accept || roster.is_none() => {
                 tracing::warn!(%error, "the home that the pool belongs to cannot be read; it is not checked");
                 return Ok(());
+            }
+            Err(error) => {
+                return Err(format!(
+                    "the home that the pool belongs to cannot be read: {error}. Connect the disk that is missing. Only if the other                      disks are certainly those of {:?}, start it with --accept-moved-channels",
+                    own.name
+                ));
             }
         };
         if known == own {

@@ -1,8 +1,10 @@
 //! A bound on bytes in flight.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::gauge::Gauge;
@@ -105,7 +107,7 @@ impl Budget {
     /// bytes.
     fn permit(&self, bytes: u64) -> Permit {
         self.0.gauge.take(bytes);
-        Permit { budget: self.clone(), bytes }
+        Permit { budget: self.clone(), bytes, share: None }
     }
 }
 
@@ -121,6 +123,8 @@ impl std::fmt::Debug for Budget {
 pub struct Permit {
     budget: Budget,
     bytes: u64,
+    /// The share of a key that they count for.
+    share: Option<Arc<Share>>,
 }
 
 impl Permit {
@@ -132,15 +136,17 @@ impl Permit {
     /// Moves `bytes` into a separate permit; `None` when this permit holds fewer.
     pub fn split(&mut self, bytes: u64) -> Option<Permit> {
         self.bytes = self.bytes.checked_sub(bytes)?;
-        Some(Permit { budget: self.budget.clone(), bytes })
+        Some(Permit { budget: self.budget.clone(), bytes, share: self.share.clone() })
     }
 
     /// Adds the bytes of another permit of the same budget.
     ///
     /// # Panics
-    /// When the other permit belongs to another budget.
+    /// When the other permit belongs to another budget or counts for another share.
     pub fn merge(&mut self, mut other: Permit) {
         assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
+        let share = |permit: &Permit| permit.share.as_ref().map(Arc::as_ptr);
+        assert_eq!(share(self), share(&other), "permits of two shares");
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
@@ -156,7 +162,81 @@ impl Drop for Permit {
         if self.bytes > 0 {
             self.budget.0.gauge.release(self.bytes);
             self.budget.0.room.add_permits(self.bytes as usize);
+            if let Some(share) = &self.share {
+                share.release(self.bytes);
+            }
         }
+    }
+}
+
+type UsedByKey = Arc<Mutex<HashMap<Arc<str>, u64>>>;
+
+/// The bytes that one key has taken.
+#[derive(Debug)]
+struct Share {
+    key: Arc<str>,
+    used: UsedByKey,
+}
+
+impl Share {
+    fn release(&self, bytes: u64) {
+        let mut used = self.used.lock();
+        let Some(of_key) = used.get_mut(&self.key) else { return debug_assert!(false, "bytes of an unknown key") };
+        debug_assert!(*of_key >= bytes, "more bytes than were taken");
+        *of_key = of_key.saturating_sub(bytes);
+        if *of_key == 0 {
+            used.remove(&self.key);
+        }
+    }
+}
+
+/// A [`Budget`] of which one key (an address) takes at most a share, so one key cannot starve the
+/// others. Clones share it.
+#[derive(Clone, Debug)]
+pub struct KeyedBudget {
+    budget: Budget,
+    key_bytes_max: u64,
+    /// Keys with bytes. Never iterated.
+    used: UsedByKey,
+}
+
+impl KeyedBudget {
+    /// A share of `budget` for each key, at most `key_bytes_max`.
+    pub fn new(budget: Budget, key_bytes_max: u64) -> Self {
+        Self { budget, key_bytes_max, used: Arc::default() }
+    }
+
+    /// The budget of all keys.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Whether the key has taken less than its share.
+    pub fn has_room(&self, key: &Arc<str>) -> bool {
+        self.used.lock().get(key).is_none_or(|used| *used < self.key_bytes_max)
+    }
+
+    /// Counts the bytes of a permit for the share of `key`.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`] when the key has its share; the bytes are released.
+    ///
+    /// # Panics
+    /// When the permit belongs to another budget, or counts for a share already.
+    pub fn assign(&self, mut permit: Permit, key: &Arc<str>) -> Result<Permit, Refused> {
+        assert!(Arc::ptr_eq(&permit.budget.0, &self.budget.0), "a permit of another budget");
+        assert!(permit.share.is_none(), "a permit counts for one share");
+        if permit.bytes == 0 {
+            return Ok(permit);
+        }
+        let mut used = self.used.lock();
+        let of_key = used.get(key).copied().unwrap_or_default() + permit.bytes;
+        if of_key > self.key_bytes_max {
+            return Err(self.budget.0.gauge.busy(Duration::ZERO));
+        }
+        used.insert(key.clone(), of_key);
+        permit.share = Some(Arc::new(Share { key: key.clone(), used: self.used.clone() }));
+        Ok(permit)
     }
 }
 
@@ -260,6 +340,28 @@ mod tests {
         assert_eq!(all.bytes(), 20);
         drop(all);
         assert_eq!(budget.try_acquire(100).expect("nothing was lost").bytes(), 100);
+    }
+
+    #[test]
+    fn one_key_cannot_take_the_bytes_of_the_others() {
+        let (budget, _) = budget(100);
+        let keyed = KeyedBudget::new(budget.clone(), 40);
+        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
+        let take = |key, bytes| keyed.assign(budget.try_acquire(bytes).expect("room"), key);
+        let mut first = take(&one, 30).expect("its share");
+        assert!(take(&one, 11).is_err(), "more than its share");
+        assert_eq!((budget.used_bytes(), keyed.has_room(&one), keyed.has_room(&two)), (30, true, true));
+        let rest = take(&one, 10).expect("its share");
+        assert!(!keyed.has_room(&one) && keyed.has_room(&two));
+        drop(rest);
+        drop(take(&two, 40).expect("another key"));
+        // The parts of a permit count for its key.
+        let part = first.split(20).expect("enough");
+        assert!(take(&one, 11).is_err());
+        drop(first);
+        let second = take(&one, 20).expect("room");
+        drop((part, second, take(&one, 0)));
+        assert_eq!((budget.used_bytes(), keyed.used.lock().len()), (0, 0));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Connections {
         open.next += 1;
         open.entries.insert(number, entry.clone());
         drop(open);
-        let connection = Connection { of: self.clone(), address, group, number, entry };
+        let connection = Connection { of: self.clone(), address, group, exempt, number, entry };
         connection.idle();
         Some(connection)
     }
@@ -111,6 +111,7 @@ pub struct Connection {
     of: Connections,
     address: IpAddr,
     group: Arc<str>,
+    exempt: bool,
     number: u64,
     entry: Arc<ConnectionEntry>,
 }
@@ -126,7 +127,7 @@ impl Connection {
     pub fn alone(address: IpAddr, env: Env) -> Self {
         let of = Connections::new(usize::MAX, env);
         let entry = Arc::new(ConnectionEntry { idle_since: AtomicU64::new(0), close: Notify::new() });
-        Self { of, address, group: group_of(address).into(), number: 0, entry }
+        Self { of, address, group: group_of(address).into(), exempt: false, number: 0, entry }
     }
 
     /// The client's address.
@@ -137,6 +138,12 @@ impl Connection {
     /// The group of the client's address.
     pub fn group(&self) -> &Arc<str> {
         &self.group
+    }
+
+    /// The key of the shares that the client's address has of bounds: its group, or `None` for an
+    /// exempt address, which stands for many clients.
+    pub fn share_key(&self) -> Option<Arc<str>> {
+        (!self.exempt).then(|| self.group.clone())
     }
 
     /// Marks the connection as serving a request.

@@ -19,7 +19,7 @@ pub mod task;
 mod testing;
 pub mod throttle;
 
-pub use budget::{Budget, Permit};
+pub use budget::{Budget, KeyedBudget, Permit};
 pub use connections::{Closing, Connection, Connections, group_of};
 pub use env::{BoxFuture, Env, Panicked, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};

@@ -213,7 +213,7 @@ impl LiveDoor {
         };
         let connection = Arc::new(connection);
         let fast = match self.path_of(Endpoint::WebSocket).filter(|_| self.options.tls.is_none()) {
-            Some(path) => handshake::fast(&self.node, &socket, path, connection.group()),
+            Some(path) => handshake::fast(&self.node, &socket, path, connection.share_key()),
             None => Ok(None),
         };
         let slow = match fast {

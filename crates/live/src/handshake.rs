@@ -37,7 +37,7 @@ pub(crate) fn agree<B>(
     node: &Node,
     request: &Request<B>,
     transport: Transport,
-    address: &Arc<str>,
+    address: Option<Arc<str>>,
 ) -> Result<(ConnectionInfo, HeaderMap), Refusal> {
     let headers = request.headers();
     let has_token = |name, word: &str| {
@@ -82,7 +82,7 @@ pub(crate) fn agree<B>(
     if let Some(requested) = requested {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(requested));
     }
-    let (headers, address) = (node.proxies.kept(headers), address.clone());
+    let headers = node.proxies.kept(headers);
     Ok((ConnectionInfo { encoding, transport, deflate, headers, session: None, address, frame_pings }, answer))
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn fast(
     node: &Node,
     mut socket: &TcpStream,
     path: &str,
-    address: &Arc<str>,
+    address: Option<Arc<str>>,
 ) -> io::Result<Option<ConnectionInfo>> {
     let mut seen = [0; FAST_BYTES_MAX];
     let len = match socket.peek(&mut seen) {

@@ -52,8 +52,8 @@ pub struct ConnectionInfo {
     /// The session's name for the server API and for commands in separate requests; a plain
     /// WebSocket has none.
     pub session: Option<Arc<str>>,
-    /// The group of the client's address.
-    pub address: Arc<str>,
+    /// The group of the client's address; `None` for a trusted proxy's.
+    pub address: Option<Arc<str>>,
     /// The server sends ping frames of the WebSocket instead of pings of the protocol.
     pub frame_pings: bool,
 }
@@ -61,15 +61,7 @@ pub struct ConnectionInfo {
 #[cfg(test)]
 impl ConnectionInfo {
     pub(crate) fn of(encoding: Encoding, transport: Transport) -> Self {
-        Self {
-            encoding,
-            transport,
-            deflate: None,
-            headers: None,
-            session: None,
-            address: "".into(),
-            frame_pings: false,
-        }
+        Self { encoding, transport, deflate: None, headers: None, session: None, address: None, frame_pings: false }
     }
 }
 

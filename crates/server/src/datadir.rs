@@ -95,6 +95,58 @@ impl DataDir {
         self.path.join("index")
     }
 
+    /// The indexes in it: that of a pool of one disk, and those of each disk of several.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn indexes(&self) -> Result<Vec<PathBuf>, String> {
+        let index = self.index();
+        let prefix = format!("{}.", index.file_name().unwrap_or_default().to_string_lossy());
+        let fail = |e: io::Error| format!("{}: {e}", self.path.display());
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let of_disk = entry.file_name().to_string_lossy().strip_prefix(&prefix).is_some_and(|id| id.len() == 36);
+            if (of_disk || entry.path() == index) && entry.path().is_dir() {
+                found.push(entry.path());
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Removes every index: a restored pool may be older than they are. The start rebuilds them.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    pub fn discard_indexes(&self) -> Result<(), String> {
+        for index in self.indexes()? {
+            std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
+            tracing::warn!(index = %index.display(), "data.restored: the index was removed and is rebuilt from the disks");
+        }
+        Ok(())
+    }
+
+    /// Checks that no pool was here before, when all disks of the pool are missing. An index
+    /// without its pool means a missing mount, a moved pool, or other settings than before
+    /// (`data.pool` for `data.disks`). A new empty pool would hide that.
+    ///
+    /// # Errors
+    /// The directory has an index, as a message.
+    pub fn refuse_to_forget(&self, missing: &[PathBuf]) -> Result<(), String> {
+        let is_used = |index: &PathBuf| std::fs::read_dir(index).is_ok_and(|mut entries| entries.next().is_some());
+        let Some(first) = self.indexes()?.into_iter().find(is_used) else { return Ok(()) };
+        let missing: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
+        let (of_one, of_many) = ("data.pool names its disk", "data.disks names its disks");
+        let named = if first == self.index() { of_one } else { of_many };
+        Err(format!(
+            "the pool is missing ({}), but {} shows that there was one: mount or restore it, and check that {named}. To create a              new pool, remove {}*",
+            missing.join(", "),
+            first.display(),
+            self.index().display()
+        ))
+    }
+
     /// Path of the generated credentials.
     pub fn credentials(&self) -> PathBuf {
         self.path.join("credentials.json")
@@ -116,6 +168,25 @@ fn in_use(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_is_not_made_beside_the_index_of_another() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let data = DataDir::create(temp.path()).expect("made");
+        let missing = [temp.path().join("pool")];
+        assert_eq!(data.refuse_to_forget(&missing), Ok(()));
+        let of_disk = format!("index.{}", "0".repeat(36));
+        for (index, setting) in [("index", "data.pool"), (&*of_disk, "data.disks")] {
+            let index = temp.path().join(index);
+            std::fs::create_dir(&index).expect("made");
+            assert_eq!(data.refuse_to_forget(&missing), Ok(()), "it is empty");
+            std::fs::write(index.join("0.sst"), "").expect("written");
+            let why = data.refuse_to_forget(&missing).expect_err("another pool");
+            assert!(why.contains("/pool), but") && why.contains(setting), "{why}");
+            data.discard_indexes().expect("removed");
+            assert!(!index.exists());
+        }
+    }
 
     #[test]
     fn two_never_share_it() {

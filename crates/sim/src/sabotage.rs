@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast_disk::SuperdiskSabotage;
-use steadfast_log::Sabotage;
+use steadfast_log::{Durability, Sabotage};
 use steadfast_store::StoreSabotage;
 
 use crate::plan::{FastFate, Finish, IndexFate, IndexFaults, Life, Plan};
@@ -25,19 +25,15 @@ impl Variant {
                 plan.store.log.sabotage = Sabotage::TornFrames;
                 cut_amid_writes(plan);
             }
-            Self::EarlyTombstones | Self::BlindFilters => {
-                plan.store.log.sabotage = match self {
-                    Self::BlindFilters => Sabotage::BlindFilters,
-                    _ => Sabotage::EarlyTombstones,
-                };
+            Self::EarlyTombstones => {
+                plan.store.log.sabotage = Sabotage::EarlyTombstones;
                 // Hidden records live longer if the rest of their extent is live.
                 plan.cold_keys = 10;
-                if self == Self::BlindFilters {
-                    // Filters are of extents that were full before.
-                    (plan.clients, plan.requests_each, plan.small_max) = (8, 150, 12 << 10);
-                }
             }
-            Self::EarlyRecycle => plan.store.log.sabotage = Sabotage::EarlyRecycle,
+            Self::EarlyRecycle => {
+                plan.store.log.sabotage = Sabotage::EarlyRecycle;
+                compact_often(plan);
+            }
             Self::PinsIgnored => plan.store.log.sabotage = Sabotage::PinsIgnored,
             Self::AckOnFast => {
                 calm(plan, SuperdiskSabotage::AckOnFast);
@@ -103,6 +99,17 @@ fn cut_amid_writes(plan: &mut Plan) {
     for more in plan.lives.len() as u64..12 {
         plan.lives.push(Life { finish: Finish::CutAtWork(300 + 150 * more), ..first.clone() });
     }
+}
+
+/// Empties extents with live records often, and makes few copies durable by chance.
+fn compact_often(plan: &mut Plan) {
+    plan.store.log.async_window = Duration::from_millis(200);
+    plan.buckets = vec![Durability::Sync, Durability::Async];
+    (plan.keys, plan.cold_keys) = (16, 10);
+    let compaction = &mut plan.store.log.compaction;
+    (compaction.bytes_s, compaction.dead_percent_min) = (0, 10);
+    compaction.interval = Duration::from_millis(5);
+    cut_amid_writes(plan);
 }
 
 /// Cuts the power while keys move. The window is short: copies stay in memory longer, and only a

@@ -18,8 +18,6 @@ pub enum Variant {
     TornFrames,
     /// Compaction drops deletes too early.
     EarlyTombstones,
-    /// Compaction drops deletes although a filter of keys has theirs.
-    BlindFilters,
     /// Extents are recycled before the copies are durable and the index checkpoint covers them.
     EarlyRecycle,
     /// Extents are recycled while a reader pins them.
@@ -66,14 +64,13 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 27] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
         Self::CommitBeforeChunks,
         Self::TornFrames,
         Self::EarlyTombstones,
-        Self::BlindFilters,
         Self::EarlyRecycle,
         Self::PinsIgnored,
         Self::AckOnFast,
@@ -106,7 +103,6 @@ impl Variant {
             Self::CommitBeforeChunks => "commit-before-chunks",
             Self::TornFrames => "torn-frames",
             Self::EarlyTombstones => "early-tombstones",
-            Self::BlindFilters => "blind-filters",
             Self::EarlyRecycle => "early-recycle",
             Self::PinsIgnored => "pins-ignored",
             Self::AckOnFast => "ack-on-fast",

@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use steadfast_cluster::{
     Channels, ChannelsOptions, ClientId, ClusterOptions, ClusterSabotage, LinkEvents, LinkState, LinkStatus, Links,
-    Member, MemberChange, NamespaceTerms, Namespaces, NodeAddress, Roster, Sessions, Transport, Wire,
+    Member, MemberChange, NamespaceTerms, Namespaces, NodeAddress, OwnName, Roster, Sessions, Transport, Wire,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
@@ -170,6 +170,7 @@ pub(crate) struct Node {
     pub(crate) channels: Channels,
     pub(crate) sessions: Arc<Recorder>,
     pub(crate) links: Links,
+    pub(crate) own_name: OwnName,
     stop: watch::Sender<bool>,
 }
 
@@ -258,7 +259,8 @@ impl Hub {
         let (stop, stopped) = watch::channel(false);
         let transport: Arc<dyn Transport> = Arc::new(Port { hub: self.clone(), own });
         links.start(&transport, &stopped);
-        Node { channels, sessions, links, stop }
+        let own_name = OwnName::new(links.clone(), transport, ([127, 0, 0, 1], 7000).into());
+        Node { channels, sessions, links, own_name, stop }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use steadfast_flow::Env;
+use tokio::time::Instant;
 
 use crate::hub::{Hub, Node, roster, store, until};
 
@@ -78,13 +79,47 @@ async fn a_second_process_with_the_name_of_a_node_is_refused() {
     until(|| second.link("a").error.is_some()).await;
     let why = second.link("a").error.expect("a reason");
     assert!(why.contains("another process with the name \"b\" is connected, at b:7000"), "{why}");
-    Env::tokio().sleep(Duration::from_secs(10)).await;
+    Env::tokio().sleep(Duration::from_secs(6)).await;
     assert!(a.is_up("b") && first.is_up("a") && !second.is_up("a"));
     let shown = a.link("b");
     assert_eq!((shown.established, shown.error), (1, None));
     assert_eq!(shown.refused.map(|refused| (refused.address, refused.ago_s)), Some(("b:7000".to_owned(), 0)));
     first.stop();
     until(|| second.is_up("a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_refused_as_a_duplicate_learns_it_in_some_seconds() {
+    let hub = Hub::default();
+    let (_a, first) = pair(&hub).await;
+    let second = hub.start(roster("b", &BOTH, &["a"])).await;
+    let begun = Instant::now();
+    let why = second.own_name.taken().await;
+    assert!(why.contains("another process with the name \"b\" is connected, at b:7000"), "{why}");
+    assert!((7..14).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    first.stop();
+    until(|| second.is_up("a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_learns_that_another_answers_at_its_address() {
+    let hub = Hub::default();
+    // No other node opens a link to it.
+    let first = hub.start(roster("a", &["a"], &["a"])).await;
+    assert_eq!(first.own_name.check().await, Ok(()), "it answers itself");
+    let second = hub.start(roster("a", &["a"], &["a"])).await;
+    assert_eq!(second.own_name.check().await, Ok(()), "it answers itself");
+    let why = first.own_name.check().await.expect_err("the second answers");
+    assert!(why.contains("another process with the name \"a\" answers at a:7000"), "{why}");
+    assert!(why.contains("this one listens at 127.0.0.1:7000"), "{why}");
+    let begun = Instant::now();
+    assert_eq!(first.own_name.taken().await, why);
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    // A stranger ends nothing, and neither does a network without a way back.
+    let _stranger = hub.start_with(roster("a", &["a"], &["a"]), "another secret", store().await).await;
+    assert_eq!(first.own_name.check().await, Ok(()));
+    hub.block("a", "a");
+    assert_eq!(first.own_name.check().await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

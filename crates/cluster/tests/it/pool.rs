@@ -6,7 +6,7 @@ use steadfast_cluster::{NodeAddress, PoolHome, Roster};
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 use steadfast_log::{Durability, FormatOptions, Log, Priority};
-use steadfast_store::{IndexKind, NewPublication, Store, StoreOptions};
+use steadfast_store::{IndexKind, NewPublication, PoolDisk, Store, StoreOptions};
 
 use crate::hub::store;
 
@@ -76,4 +76,44 @@ async fn a_pool_whose_channels_have_another_home_is_not_taken() {
     assert!(why.contains("were a, and are c, a, b"), "{why}");
     assert_eq!(PoolHome::take(&store, Some(&more), true).await, Ok(()));
     assert_eq!(PoolHome::take(&store, Some(&more), false).await, Ok(()), "once is enough");
+}
+
+/// The store of a pool of two disks, of which those that are `None` are missing.
+async fn store_of(disks: &[(&str, Option<&Arc<dyn Disk>>)]) -> Store {
+    let given = |(name, disk): &(&str, Option<&Arc<dyn Disk>>)| PoolDisk {
+        name: (*name).to_owned(),
+        disk: disk.cloned().ok_or_else(|| "not connected".to_owned()),
+        hint: false,
+    };
+    let given = disks.iter().map(given).collect();
+    Store::open_pool(given, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await.expect("opens").0
+}
+
+#[tokio::test]
+async fn a_pool_whose_home_is_on_a_missing_disk_is_not_taken() {
+    let a = roster("a", &["a", "b"]);
+    let mut disks: Vec<Arc<dyn Disk>> = Vec::new();
+    for _ in 0..2 {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &Env::tokio(), &format).await.expect("formats");
+        disks.push(disk);
+    }
+    let store = store_of(&[("one", Some(&disks[0])), ("two", Some(&disks[1]))]).await;
+    PoolHome::take(&store, Some(&a), false).await.expect("a new pool");
+    store.close().await.expect("closes");
+    let mut refused = 0;
+    for there in [[Some(&disks[0]), None], [None, Some(&disks[1])]] {
+        let store = store_of(&[("one", there[0]), ("two", there[1])]).await;
+        if let Err(why) = PoolHome::take(&store, Some(&a), false).await {
+            assert!(why.contains("cannot be read") && why.contains("--accept-moved-channels"), "{why}");
+            refused += 1;
+        }
+        // A server without a cluster serves the other disk, as far as it can know.
+        let alone = PoolHome::take(&store, None, false).await;
+        assert_eq!(alone.is_ok(), PoolHome::take(&store, Some(&a), false).await.is_err());
+        assert_eq!(PoolHome::take(&store, Some(&a), true).await, Ok(()));
+        store.close().await.expect("closes");
+    }
+    assert_eq!(refused, 1, "one of the two has the home's name");
 }

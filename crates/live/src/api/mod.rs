@@ -231,7 +231,7 @@ impl Api {
             Command::Refresh(sessions, renewal) => self.command_all(NodeCall::Refresh(sessions, renewal)).await,
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
-                let (clients, permit) = self.node.clients_of(&channel, CHANNELS_MAX).await?;
+                let (clients, permit) = self.node.clients_of(&channel, CHANNELS_MAX, None).await?;
                 terms.permits.lock().push(Arc::new(permit));
                 Ok(Done::Presence(clients))
             }
@@ -242,7 +242,7 @@ impl Api {
             Command::History(request) => {
                 self.with_history(&request.channel)?;
                 // The bound on the publications of an answer is one on clients.
-                let page = self.node.history(&request, usize::MAX).await?;
+                let page = self.node.history(&request, usize::MAX, None).await?;
                 terms.permits.lock().extend(page.permit);
                 Ok(Done::History { history: page.result, truncated: page.truncated })
             }

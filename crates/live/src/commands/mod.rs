@@ -157,6 +157,13 @@ struct Caller<'a> {
     identity: &'a Arc<SessionIdentity>,
 }
 
+impl Caller<'_> {
+    /// The group of the client's address; `None` for a trusted proxy's.
+    fn address(&self) -> Option<&Arc<str>> {
+        self.identity.connection.address.as_ref()
+    }
+}
+
 impl Node {
     /// Whether a command may begin on a worker's thread: it needs neither a signature check nor a
     /// disk read.
@@ -265,7 +272,7 @@ impl Node {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), caller, subscribed)?;
             let limit = self.config.client.history_max_publication_limit.max(10_000);
-            let (presence, permit) = self.clients_of(&channel, limit).await?;
+            let (presence, permit) = self.clients_of(&channel, limit, caller.address()).await?;
             reply.presence = Some(PresenceResult { presence });
             self.to(caller.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
             return Ok(());
@@ -277,7 +284,7 @@ impl Node {
             let options = self.named(&request.channel)?;
             self.may_ask(options.has_history(), options.history_permission(), caller, subscribed)?;
             let most = self.config.client.history_max_publication_limit;
-            let mut page = self.history(&request, most).await?;
+            let mut page = self.history(&request, most, caller.address()).await?;
             drop_unencodable(caller.identity.connection.encoding, &mut page.result.publications);
             reply.history = Some(page.result);
             self.to(caller.session, SessionMessage::Answer(Box::new(reply), page.permit.into_iter().collect()));

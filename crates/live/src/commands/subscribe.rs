@@ -309,7 +309,8 @@ impl Node {
             }
             // A copy takes the same memory again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
-            if let Some(permit) = self.answer_permit(bytes) {
+            let permit = self.answer_permit(bytes).and_then(|permit| self.permit_of(permit, caller.address()));
+            if let Some(permit) = permit {
                 let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(permit)));
                 return Ok((position, Arc::new(copy)));
             }
@@ -360,7 +361,7 @@ impl Node {
             HistoryQuery { since: Some(since), limit, reverse: false }
         };
         // Without a permit the client gets no missed publications, and `recovered` is false.
-        let (history, permit) = match self.read(channel, query).await? {
+        let (history, permit) = match self.read(channel, query, caller.address()).await? {
             Some(read) => read,
             None => (History { publications: Vec::new(), position: top, complete: false }, None),
         };

@@ -57,6 +57,7 @@ fn limits() -> Limits {
         api_requests: 1,
         api_bytes: 1 << 20,
         answers_bytes: 20_000,
+        answers_share_percent: 60,
         history_bytes_max: 10_000,
         compression_bytes_max: 0,
         slow_request: Duration::from_secs(1),

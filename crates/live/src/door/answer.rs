@@ -160,7 +160,7 @@ impl LiveDoor {
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let leftover = websocket::from_client(encoding, &first);
         let name = self.emulation.name();
-        let address = connection.group().clone();
+        let address = connection.share_key();
         let info = ConnectionInfo {
             encoding,
             transport,
@@ -209,7 +209,7 @@ impl LiveDoor {
         upgraded: &Mutex<Option<(ConnectionInfo, Vec<u8>)>>,
         connection: &Connection,
     ) -> Answer {
-        match handshake::agree(&self.node, request, transport, connection.group()) {
+        match handshake::agree(&self.node, request, transport, connection.share_key()) {
             Ok((info, headers)) => {
                 let query = request.uri().query().filter(|_| transport == Transport::UniWebSocket);
                 let Some(connect) = parameter(query.unwrap_or_default(), "cf_connect=") else {

@@ -42,17 +42,22 @@ impl Node {
     ///
     /// # Errors
     /// When the channel cannot be read, or its epoch differs; [`codes::TOO_MANY_REQUESTS`] if the
-    /// answer budget is exhausted.
-    pub(crate) async fn history(&self, request: &HistoryRequest, most: usize) -> Result<HistoryPage, ClientError> {
+    /// answer budget is exhausted, or the share of `address` in it.
+    pub(crate) async fn history(
+        &self,
+        request: &HistoryRequest,
+        most: usize,
+        address: Option<&Arc<str>>,
+    ) -> Result<HistoryPage, ClientError> {
         if request.reverse && request.since.as_ref().is_some_and(|since| since.offset == 0) {
             return Err(codes::BAD_REQUEST);
         }
-        let bytes_max = self.answers.clamp(self.history_bytes_max as u64) as usize;
+        let bytes_max = self.answers.budget().clamp(self.history_bytes_max as u64) as usize;
         let wanted = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let limit = wanted.min(bytes_max / EACH_BYTES);
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let read = self.read(&self.channel(&request.channel)?, query).await?;
+        let read = self.read(&self.channel(&request.channel)?, query, address).await?;
         let (history, permit) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
         let requested = request.since.as_ref().filter(|s| !s.epoch.is_empty());
         if requested.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
@@ -73,11 +78,21 @@ impl Node {
 
     /// A permit for `bytes` bytes of an answer; `None` if the budget is exhausted.
     pub(crate) fn answer_permit(&self, bytes: usize) -> Option<Permit> {
-        self.answers.try_acquire(self.answers.clamp(bytes as u64)).ok()
+        let budget = self.answers.budget();
+        budget.try_acquire(budget.clamp(bytes as u64)).ok()
+    }
+
+    /// The same permit, for an answer to a client of `address`; `None` if the address has its share
+    /// of the budget.
+    pub(crate) fn permit_of(&self, permit: Permit, address: Option<&Arc<str>>) -> Option<Permit> {
+        match address {
+            Some(address) => self.answers.assign(permit, address).ok(),
+            None => Some(permit),
+        }
     }
 
     /// Reads publications of a channel, as many as one answer may have, with their permit; `None`
-    /// if the budget is exhausted.
+    /// if the budget is exhausted, or the share of `address` in it.
     ///
     /// # Errors
     /// When too many reads are in progress, or with the error of the store.
@@ -85,16 +100,27 @@ impl Node {
         &self,
         channel: &Channel,
         query: HistoryQuery,
+        address: Option<&Arc<str>>,
     ) -> Result<Option<(History, AnswerPermit)>, ClientError> {
-        let most = self.answers.clamp(self.history_bytes_max as u64) as usize;
+        let most = self.answers.budget().clamp(self.history_bytes_max as u64) as usize;
         let mut bytes = most.min(FIRST_BYTES);
         // A client that missed nothing recovers without a permit.
         let top = channel.known_position().map_err(refusal)?;
         let up_to_date = top.is_some() && query.since == top && !query.reverse;
         let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let mut takes = if up_to_date { 0 } else { bytes };
+        if takes > 0 && address.is_some_and(|address| !self.answers.has_room(address)) {
+            return Ok(None);
+        }
         loop {
             let Some(mut permit) = self.answer_permit(takes) else { return Ok(None) };
+            // A long answer counts for its address while it is read. A short one counts when its
+            // length is known, because many clients of one address may reconnect together.
+            let is_long = takes > FIRST_BYTES;
+            if is_long {
+                let Some(counted) = self.permit_of(permit, address) else { return Ok(None) };
+                permit = counted;
+            }
             let history = channel.history_within(query, bytes).await.map_err(refusal)?;
             let found: usize = history.publications.iter().map(|one| one.body.len() + EACH_BYTES).sum();
             if bytes < most && (found > bytes || is_cut_short(&query, &history)) {
@@ -102,7 +128,8 @@ impl Node {
                 continue;
             }
             permit.shrink_to(found as u64);
-            return Ok(Some((history, (found > 0).then(|| Arc::new(permit)))));
+            let permit = if is_long { Some(permit) } else { self.permit_of(permit, address) };
+            return Ok(permit.map(|permit| (history, (found > 0).then(|| Arc::new(permit)))));
         }
     }
 }

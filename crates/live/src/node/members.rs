@@ -128,7 +128,8 @@ impl Node {
         listed.filter_map(member).collect()
     }
 
-    /// The clients that are subscribed to a channel, at most `limit`, with the memory of the list.
+    /// The clients that are subscribed to a channel, at most `limit`, with the memory of the list,
+    /// which counts for the share of `address`.
     ///
     /// # Errors
     /// When too much memory is in use, or the home of the channel does not answer.
@@ -136,12 +137,14 @@ impl Node {
         &self,
         channel: &str,
         limit: usize,
+        address: Option<&Arc<str>>,
     ) -> Result<(BTreeMap<String, ClientInfo>, Permit), ClientError> {
         // Take the permit before making the list, which allocates the memory.
         let is_local = self.homes.is_local(channel);
         let bytes = if is_local { self.presence.list_bytes(channel, limit) } else { REMOTE_BYTES };
         let mut permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
         let Some(found) = self.homes.presence(channel, limit).await.map_err(refusal)? else {
+            let permit = self.permit_of(permit, address).ok_or(codes::TOO_MANY_REQUESTS)?;
             return Ok((self.presence.list(channel, limit), permit));
         };
         let one = |(client, member): (ClientId, Member)| {
@@ -154,6 +157,7 @@ impl Node {
             permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
         }
         permit.shrink_to(bytes as u64);
+        let permit = self.permit_of(permit, address).ok_or(codes::TOO_MANY_REQUESTS)?;
         Ok((clients, permit))
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use regex::Regex;
 use steadfast_cluster::{Attachment, Channel, ChannelError, Channels, Sessions};
-use steadfast_flow::{Budget, Env, Gate, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
+use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
 use steadfast_store::is_own_channel;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -79,12 +79,23 @@ pub struct Limits {
     pub api_bytes: u64,
     /// Bytes of memory for all long answers that clients have not received.
     pub answers_bytes: u64,
+    /// The share of them that one address may take, in percent.
+    pub answers_share_percent: usize,
     /// Bytes of publications in an answer to a history or a recovery.
     pub history_bytes_max: usize,
     /// Largest message that is compressed, bytes.
     pub compression_bytes_max: usize,
     /// Commands and API requests that take at least this long are logged; zero: none.
     pub slow_request: Duration,
+}
+
+impl Limits {
+    /// The memory for long answers. An address may take its share, and at least one answer.
+    fn answers(&self, env: &Env) -> KeyedBudget {
+        let share = self.answers_bytes / 100 * self.answers_share_percent as u64;
+        let budget = Budget::new("live_answers", self.answers_bytes, env.clone());
+        KeyedBudget::new(budget, share.max(self.history_bytes_max as u64))
+    }
 }
 
 /// How long a command waits at a gate.
@@ -134,7 +145,7 @@ pub struct Node {
     /// Memory of publications with idempotency keys in progress.
     pub(crate) keyed_bytes: Budget,
     /// Memory of long answers that clients have not received.
-    pub(crate) answers: Budget,
+    pub(crate) answers: KeyedBudget,
     pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
@@ -238,7 +249,7 @@ impl Node {
             api_requests: Gate::new("live_api_requests", limits.api_requests, limits.waiting, env.clone()),
             api_bytes: Budget::new("live_api_bytes", limits.api_bytes, env.clone()),
             keyed_bytes: Budget::new("live_keyed_publications", limits.api_bytes, env.clone()),
-            answers: Budget::new("live_answers", limits.answers_bytes, env.clone()),
+            answers: limits.answers(&env),
             history_bytes_max: limits.history_bytes_max,
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
             publish_reserve: u8::try_from(limits.publish_reserve).unwrap_or(100),
@@ -389,7 +400,7 @@ impl Node {
                 self.api_requests.status(),
                 self.api_bytes.status(),
                 self.keyed_bytes.status(),
-                self.answers.status(),
+                self.answers.budget().status(),
             ],
             proxies: {
                 let verifiers = std::iter::once(&self.verifier).chain(&self.subscription_verifier);

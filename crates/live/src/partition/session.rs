@@ -45,8 +45,8 @@ pub(super) struct Session {
     pub(super) deflate: Option<Deflate>,
     /// Headers of its request, and its name if it has one, until it is connected.
     pub(super) request: (Option<Arc<HeaderMap>>, Option<Arc<str>>),
-    /// Group of its address.
-    pub(super) address: Arc<str>,
+    /// The group of its address; `None` for a trusted proxy's.
+    pub(super) address: Option<Arc<str>>,
     /// Whether its pings are frames of the WebSocket.
     pub(super) frame_pings: bool,
     pub(super) identity: Option<Arc<SessionIdentity>>,

@@ -120,11 +120,8 @@ async fn format(config: &Config, data: &DataDir, plan: &Plan, scope: Scope) -> R
             making::begin(config, data, scope.force)?;
         }
         // They belong to old pools.
-        for index in many::indexes(data)?.into_iter().chain([data.index()]) {
-            match std::fs::remove_dir_all(&index) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {e}", index.display()))?,
-                _ => {}
-            }
+        for index in data.indexes()? {
+            std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
         }
     }
     make::format(config, plan, scope, &env).await?;

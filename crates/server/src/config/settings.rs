@@ -417,8 +417,9 @@ sections! {
         answers: usize = 2048, in 1..=1_000_000;
         /// Share of `connections`, `requests` and `answers`, in percent, for one address (for IPv6:
         /// one network of 64 bits). Also its share of the live port's connections that have not
-        /// sent `connect` yet, and of the bounds of a bucket with an origin. Further connections
-        /// are closed at once. Proxies in `trusted_proxies` may have all connections.
+        /// sent `connect` yet, of `live.answers_memory`, and of the bounds of a bucket with an
+        /// origin. Further connections are closed at once. Proxies in `trusted_proxies` may have
+        /// all connections.
         address_share: usize = 25, in 1..=100;
         /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]. Their X-Forwarded-For names the
         /// address whose share counts.

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// Maximum number of connections to the admin port.
 pub const ADMIN_CONNECTIONS: usize = 64;
-/// Time that a connection may be idle while its port is full.
+/// Time that a connection may be idle while its port is full, unless the port has another.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
 /// Interval at which a full port looks for an idle connection.
 const CLOSE_IDLE_EVERY: Duration = Duration::from_millis(100);
@@ -86,6 +86,8 @@ pub struct Port {
     of_address: usize,
     /// Whether an address may have any number of connections, such as a proxy of many clients.
     exempt: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    /// Time that a connection may be idle while the port is full.
+    idle_when_full: Duration,
     tls: Option<Tls>,
     stats: Arc<PortStats>,
 }
@@ -110,7 +112,15 @@ impl Port {
         })?;
         let stats = PortStats { limit: AtomicU64::new(connections as u64), ..PortStats::default() };
         let exempt = Box::new(|_| false);
-        Ok(Self { listener, connections, of_address: usize::MAX, exempt, tls, stats: Arc::new(stats) })
+        Ok(Self {
+            listener,
+            connections,
+            of_address: usize::MAX,
+            exempt,
+            idle_when_full: IDLE_WHEN_FULL,
+            tls,
+            stats: Arc::new(stats),
+        })
     }
 
     /// Bounds one address to `percent` of the connections; an `exempt` address is not bounded.
@@ -118,6 +128,13 @@ impl Port {
     pub fn share(mut self, percent: usize, exempt: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Self {
         self.of_address = (self.connections * percent).div_ceil(100).max(1);
         self.exempt = Box::new(exempt);
+        self
+    }
+
+    /// Sets the time that a connection may be idle while the port is full.
+    #[must_use]
+    pub fn idle_when_full(mut self, time: Duration) -> Self {
+        self.idle_when_full = time;
         self
     }
 
@@ -212,7 +229,7 @@ impl Port {
     async fn slot(&self, slots: &Arc<Semaphore>, connections: &Connections, env: &Env) -> Option<OwnedSemaphorePermit> {
         let mut waiting = std::pin::pin!(slots.clone().acquire_owned());
         loop {
-            connections.close_idle(IDLE_WHEN_FULL);
+            connections.close_idle(self.idle_when_full);
             tokio::select! {
                 biased;
                 // The semaphore is never closed.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, Namespaces, PinnedTls, PoolHome,
-    Roster, Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, Namespaces, OwnName, PinnedTls,
+    PoolHome, Roster, Transport,
 };
 use steadfast_flow::{Connection, Env};
 use steadfast_live::LiveConfig;
@@ -82,7 +82,7 @@ impl ClusterPort {
         let tls = pinned.as_ref().map(|tls| Tls { acceptor: tls.acceptor(), timeout });
         let listen = config.cluster.listen_address(&roster)?;
         let port = Port::bind(listen, connections(config), tls, "cluster.listen").await?;
-        let port = port.share(ADDRESS_SHARE_PERCENT, |_| false);
+        let port = port.share(ADDRESS_SHARE_PERCENT, |_| false).idle_when_full(Duration::ZERO);
         Ok(Some(Self {
             address: address(&port)?,
             port,
@@ -98,17 +98,9 @@ impl ClusterPort {
         format!(" cluster={}", self.address)
     }
 
-    /// Opens the links and serves those of other nodes until `stop` is set. The receiver completes
-    /// when requests under way are answered and the port is closed.
-    pub(super) fn start(
-        self,
-        config: &Config,
-        env: &Env,
-        state: &State,
-        channels: &Channels,
-        stop: &watch::Receiver<bool>,
-    ) -> oneshot::Receiver<()> {
-        let Self { port, roster, namespaces, secret, transport, .. } = self;
+    /// Opens the port. Links are served after [`ClusterNode::start`].
+    pub(super) fn open(self, config: &Config, env: &Env, state: &State, channels: &Channels) -> ClusterNode {
+        let Self { port, address, roster, namespaces, secret, transport } = self;
         let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: config.cluster.outbox.0 };
         let links = Links::new(options, Arc::new(channels.clone()), env.clone());
         state.cluster(NodeParts {
@@ -116,10 +108,33 @@ impl ClusterPort {
             channels: channels.clone(),
             ready_without_homes: config.cluster.ready_without_homes,
         });
-        let links_ended = links.start(&transport, stop);
         let (stop_port, port_stopped) = watch::channel(false);
-        let door = LinkDoor(ClusterDoor::new(links, env.clone()));
+        let door = LinkDoor(ClusterDoor::new(links.clone(), env.clone()));
         let port_ended = start(env, port, door, port_stopped, STOP_DEADLINE);
+        ClusterNode { links, transport, listening: address, stop_port, port_ended }
+    }
+}
+
+/// A node of a cluster whose port is open.
+pub(super) struct ClusterNode {
+    links: Links,
+    transport: Arc<dyn Transport>,
+    listening: SocketAddr,
+    stop_port: watch::Sender<bool>,
+    port_ended: oneshot::Receiver<usize>,
+}
+
+impl ClusterNode {
+    /// The name of the node, before and while it serves.
+    pub(super) fn own_name(&self) -> OwnName {
+        OwnName::new(self.links.clone(), self.transport.clone(), self.listening)
+    }
+
+    /// Opens the links and serves those of other nodes until `stop` is set. The receiver completes
+    /// when requests under way are answered and the port is closed.
+    pub(super) fn start(self, env: &Env, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
+        let Self { links, transport, stop_port, port_ended, .. } = self;
+        let links_ended = links.start(&transport, stop);
         let (done, ended) = oneshot::channel();
         env.spawn_critical("cluster", async move {
             let _ = links_ended.await;

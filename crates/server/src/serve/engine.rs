@@ -1,7 +1,7 @@
 //! Disk, log and store of one server, opened from its configuration.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,14 +53,14 @@ impl Engine {
         if let [path] = &set.durable[..]
             && !path.exists()
         {
-            refuse_to_forget(path, data)?;
+            data.refuse_to_forget(&set.durable)?;
             make::create(path, config, env).await?;
             tracing::info!(pool = %path.display(), "a new pool has been made");
         }
         let disks = open::Disks::open(config, &set, env, Taking::Safe).await?;
         tracing::info!(disk = %disks.top().describe(), "opening the pool");
         if config.data.restored {
-            many::discard_indexes(data)?;
+            data.discard_indexes()?;
         }
         let begun = env.now();
         let index = IndexKind::Lsm(data.index());
@@ -291,22 +291,6 @@ impl Engine {
             None => Err("the pool could not be closed in time; the next start recovers it".to_owned()),
         }
     }
-}
-
-/// An index without its pool means a missing mount or a moved pool; an empty pool would hide that.
-fn refuse_to_forget(path: &Path, data: &DataDir) -> Result<(), String> {
-    let index = data.index();
-    let used = std::fs::read_dir(&index).is_ok_and(|mut entries| entries.next().is_some());
-    if !used {
-        return Ok(());
-    }
-    Err(format!(
-        "the pool {} is missing, but {} shows that there was one: mount or restore it, or set data.pool. To create a new \
-         pool, remove {}",
-        path.display(),
-        index.display(),
-        index.display()
-    ))
 }
 
 fn percent(value: usize) -> u32 {

@@ -247,6 +247,7 @@ impl LivePort {
             api_requests: live.api_requests,
             api_bytes: live.api_bytes.0,
             answers_bytes: live.answers_memory.0,
+            answers_share_percent: config.limits.address_share,
             history_bytes_max: live.history_max.bytes(),
             compression_bytes_max: live.compression_max.bytes(),
             slow_request: config.limits.slow_request,

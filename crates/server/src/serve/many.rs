@@ -1,7 +1,7 @@
 //! A pool of several disks, each with its own log: opening, creating, describing.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -179,7 +179,7 @@ pub async fn open(
                 .to_owned());
         }
         Begun::Yes => tracing::info!("the creation of the pool was interrupted: completing it"),
-        Begun::No if new => refuse_to_forget(&paths, data)?,
+        Begun::No if new => data.refuse_to_forget(&paths)?,
         Begun::No => {}
     }
     let making = new || begun == Begun::Yes;
@@ -196,7 +196,7 @@ pub async fn open(
     }
     let mut disks = PoolDisks::open(config, env, Taking::Safe).await;
     if config.data.restored {
-        discard_indexes(data)?;
+        data.discard_indexes()?;
     }
     let opened = Store::open_pool(disks.given(), IndexKind::Lsm(data.index()), env.clone(), options).await;
     let (store, report) = match opened {
@@ -296,55 +296,4 @@ pub async fn pair(config: &Config, env: &Env) -> Result<(), String> {
 
 fn none_or_error(failures: Vec<String>) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
-}
-
-/// The indexes of the disks of a pool of several; the index of a pool of one disk is not among
-/// them.
-///
-/// # Errors
-/// When the directory cannot be read.
-pub fn indexes(data: &DataDir) -> Result<Vec<PathBuf>, String> {
-    let index = data.index();
-    let prefix = format!("{}.", index.file_name().unwrap_or_default().to_string_lossy());
-    let fail = |e: std::io::Error| format!("{}: {e}", data.path().display());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(data.path()).map_err(fail)? {
-        let entry = entry.map_err(fail)?;
-        let of_disk = entry.file_name().to_string_lossy().strip_prefix(&prefix).is_some_and(|id| id.len() == 36);
-        if of_disk && entry.file_type().map_err(fail)?.is_dir() {
-            found.push(entry.path());
-        }
-    }
-    Ok(found)
-}
-
-/// Removes every index: a restored pool may be older than they are. The start rebuilds them.
-///
-/// # Errors
-/// When one cannot be removed.
-pub fn discard_indexes(data: &DataDir) -> Result<(), String> {
-    let mut found = indexes(data)?;
-    if data.index().exists() {
-        found.push(data.index());
-    }
-    for index in found {
-        std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
-        tracing::warn!(index = %index.display(), "data.restored: the index was removed and is rebuilt from the disks");
-    }
-    Ok(())
-}
-
-/// Indexes without their pool mean missing mounts or a moved pool; an empty pool would hide that.
-fn refuse_to_forget(paths: &[PathBuf], data: &DataDir) -> Result<(), String> {
-    let found = indexes(data)?;
-    let Some(first) = found.first() else { return Ok(()) };
-    let paths: Vec<String> = paths.iter().map(|path: &PathBuf| Path::display(path).to_string()).collect();
-    Err(format!(
-        "all disks of the pool are missing ({}), but {} shows that there was one: mount or restore them, or set data.disks. To \
-         create a new pool, remove {} index.* directories in {}",
-        paths.join(", "),
-        first.display(),
-        found.len(),
-        data.path().display()
-    ))
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod commands;
 pub mod edge;
+mod ending;
 mod engine;
 mod exposure;
 mod front;
@@ -41,8 +42,9 @@ use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
 use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
-use cluster::ClusterPort;
+use cluster::{ClusterNode, ClusterPort};
 use commands::ServerCommands;
+use ending::Ending;
 use engine::Engine;
 use front::FrontDoor;
 use live::LivePort;
@@ -188,10 +190,7 @@ async fn serve(
     let scheme = if tls.is_some() { "https" } else { "http" };
     let s3_port = s3::bind(config, shares.s3, tls).await?;
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
-    let live_port = match plan {
-        Some(plan) => Some(LivePort::bind(plan, shares).await?),
-        None => None,
-    };
+    let live_port = OptionFuture::from(plan.map(|plan| LivePort::bind(plan, shares))).await.transpose()?;
     let cluster_port = ClusterPort::bind(config, &live_options, &env).await?;
     let s3 = s3_port.as_ref().map(address).transpose()?.map(|address| format!(" s3={scheme}://{address}"));
     let (s3, admin_address) = (s3.unwrap_or_default(), address(&admin_port)?);
@@ -222,9 +221,11 @@ async fn serve(
     let (stop_rest, rest_stopped) = watch::channel(false);
     let block_ended = start_block(&env, devices, rest_stopped.clone());
     let channels = cluster::channels(config, cluster_port.as_ref(), engine.as_ref().map(Engine::store), &env)?;
+    let cluster_node = cluster_port.map(|port| port.open(config, &env, &state, &channels));
+    let own_name = cluster_node.as_ref().map(ClusterNode::own_name);
     let mut links_ended = None;
-    let (connected, links) = (channels.clone(), &mut links_ended);
-    let connect = || *links = cluster_port.map(|port| port.start(config, &env, &state, &connected, &rest_stopped));
+    let links = &mut links_ended;
+    let connect = || *links = cluster_node.map(|node| node.start(&env, &rest_stopped));
     let control = bind_control(data);
     let pool = engine.clone().zip(keys).map(|(engine, keys)| PoolParts { engine, keys, compute, requests });
     let ready = || {
@@ -234,7 +235,10 @@ async fn serve(
         ));
     };
     let starts = Starts { connect, ready };
-    let served = serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, &mut signals, starts);
+    let served = async {
+        let ending = Ending::new(&mut signals, own_name).await?;
+        serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, ending, starts).await
+    };
     let served = served.await;
     state.stopping();
     let _ = stop_rest.send(true);
@@ -342,7 +346,7 @@ struct Starts<C, R> {
     ready: R,
 }
 
-/// Serves the ports until a signal, and completes the accepted requests.
+/// Serves the ports until a signal or another end, and completes the accepted requests.
 #[allow(clippy::too_many_arguments, reason = "the one place where all parts meet")]
 async fn serve_ports(
     config: &Config,
@@ -351,7 +355,7 @@ async fn serve_ports(
     state: &Arc<State>,
     (port, live, channels): (Option<Port>, Option<LivePort>, Channels),
     control: Option<ControlSocket>,
-    signals: &mut Signals,
+    mut ending: Ending<'_>,
     starts: Starts<impl FnOnce(), impl FnOnce()>,
 ) -> Result<(), String> {
     let edge = match &pool {
@@ -382,8 +386,13 @@ async fn serve_ports(
         None => start(env, port, FrontDoor::new(config, env), stopped, deadline),
     });
     (starts.ready)();
-    let signal = signals.next().await;
-    tracing::info!(signal, "stopping: accepted requests are completed; a second signal stops at once");
+    let end = ending.next().await;
+    match &end {
+        Ok(signal) => {
+            tracing::info!(signal, "stopping: accepted requests are completed; a second signal stops at once");
+        }
+        Err(why) => tracing::error!("stopping: {why}"),
+    }
     state.stopping();
     let _ = stop.send(true);
     let mut grpc = None;
@@ -402,15 +411,15 @@ async fn serve_ports(
     let cut_off = tokio::select! {
         biased;
         cut_off = both => cut_off,
-        signal = signals.next() => {
+        signal = ending.signals.next() => {
             tracing::warn!(signal, "not waiting for the requests in progress");
-            return Ok(());
+            return end.map(drop);
         }
     };
     if cut_off > 0 {
         tracing::warn!(connections = cut_off, "cut off: not finished within server.stop_deadline");
     }
-    Ok(())
+    end.map(drop)
 }
 
 #[cfg(test)]

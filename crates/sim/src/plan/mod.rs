@@ -73,10 +73,8 @@ impl Plan {
         let fault_class = fault_class_of(variant, rng);
         // This loss shows only if the index is rebuilt between the drop of the delete record and
         // the drop of the record that it hides.
-        let tombstones = matches!(
-            variant,
-            Some(Variant::EarlyTombstones | Variant::BlindFilters | Variant::OlderIndex | Variant::ForeignIndex)
-        );
+        let tombstones =
+            matches!(variant, Some(Variant::EarlyTombstones | Variant::OlderIndex | Variant::ForeignIndex));
         let heavy = rng.one_in(3) && !tombstones;
         // Small short-lived objects. Delete records must be kept as long as the records that they
         // hide.

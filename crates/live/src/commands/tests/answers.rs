@@ -34,7 +34,7 @@ fn recovering() -> SubscribeRequest {
 async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
     let mut permits = Vec::new();
     for _ in 0..2 {
-        let page = node.history(&all(), 300).await.expect("within the budget");
+        let page = node.history(&all(), 300, None).await.expect("within the budget");
         assert_eq!(page.result.publications.len(), 3);
         permits.push(page.permit);
     }
@@ -68,7 +68,7 @@ fn assert_not_recovered(result: &SubscribeResult) {
 async fn a_history_beyond_the_budget_gets_error_111_at_once() {
     let node = filled().await;
     let mut permits = exhaust(&node).await;
-    assert!((18_000..20_000).contains(&node.answers.status().used), "{:?}", node.answers.status());
+    assert!((18_000..20_000).contains(&node.answers.budget().status().used), "{:?}", node.answers.budget().status());
     assert_eq!(ask_history(&node), 111);
     // The frame of an answer holds the permit until its last part has been written.
     let frame = held(Bytes::from_static(b"0123456789"), permits.pop().flatten().as_slice());
@@ -77,9 +77,21 @@ async fn a_history_beyond_the_budget_gets_error_111_at_once() {
     assert_eq!(ask_history(&node), 111);
     assert_eq!(&rest[..], b"789");
     drop(rest);
-    assert!(node.history(&all(), 300).await.is_ok());
+    assert!(node.history(&all(), 300, None).await.is_ok());
     drop(permits);
-    assert_eq!(node.answers.status().used, 0);
+    assert_eq!(node.answers.budget().status().used, 0);
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_the_memory_of_the_others() {
+    let node = filled().await;
+    let (one, two): (Arc<str>, Arc<str>) = ("10.0.0.1".into(), "10.0.0.2".into());
+    let page = node.history(&all(), 300, Some(&one)).await.expect("its share");
+    let refused = node.history(&all(), 300, Some(&one)).await.expect_err("more than its share");
+    assert_eq!(refused, codes::TOO_MANY_REQUESTS);
+    node.history(&all(), 300, Some(&two)).await.expect("another address");
+    drop(page);
+    node.history(&all(), 300, Some(&one)).await.expect("it has read its answer");
 }
 
 #[tokio::test]
@@ -147,7 +159,7 @@ async fn each_copy_of_an_answer_takes_its_own_permit() {
         assert_eq!(missed.len(), wanted);
         all.push(outcome);
     }
-    assert!((18_000..20_000).contains(&node.answers.status().used), "{:?}", node.answers.status());
+    assert!((18_000..20_000).contains(&node.answers.budget().status().used), "{:?}", node.answers.budget().status());
 }
 
 #[tokio::test]
@@ -189,5 +201,5 @@ async fn an_abandoned_keyed_publication_still_counts() {
     while node.keyed_bytes.used_bytes() > 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(node.history(&all(), 300).await.expect("read").result.publications.len(), 1, "it was published");
+    assert_eq!(node.history(&all(), 300, None).await.expect("read").result.publications.len(), 1, "it was published");
 }

@@ -190,10 +190,10 @@ async fn an_answer_holds_its_permit_until_the_client_has_read_it() {
         let mut answer = sender.send_request(request).await.expect("answered").into_body();
         let first = answer.frame().await.expect("a piece").expect("sent").into_data().expect("data");
         assert!((1..=100).contains(&first.len()), "{method}: {}", first.len());
-        assert!(served.node.answers.status().used > 9000, "{method}: the rest waits for the client");
+        assert!(served.node.answers.budget().status().used > 9000, "{method}: the rest waits for the client");
         let rest = answer.collect().await.expect("the rest").to_bytes();
         assert!(first.len() + rest.len() > 9000, "{method}");
-        while served.node.answers.status().used > 0 {
+        while served.node.answers.budget().status().used > 0 {
             tokio::task::yield_now().await;
         }
     }

@@ -1,0 +1,38 @@
+//! What ends a server that serves.
+
+use futures::future::OptionFuture;
+use steadfast_cluster::OwnName;
+
+use super::signals::Signals;
+
+/// The signals, and the name of a node of a cluster.
+pub(super) struct Ending<'a> {
+    pub(super) signals: &'a mut Signals,
+    own_name: Option<OwnName>,
+}
+
+impl<'a> Ending<'a> {
+    /// Checks the name before the server serves.
+    ///
+    /// # Errors
+    /// Another process has this node's name, as a message.
+    pub(super) async fn new(signals: &'a mut Signals, own_name: Option<OwnName>) -> Result<Self, String> {
+        if let Some(own_name) = &own_name {
+            own_name.check().await?;
+        }
+        Ok(Self { signals, own_name })
+    }
+
+    /// Waits for the first of them. Returns the name of the signal.
+    ///
+    /// # Errors
+    /// Another process has this node's name, as a message.
+    pub(super) async fn next(&mut self) -> Result<&'static str, String> {
+        let taken = OptionFuture::from(self.own_name.as_ref().map(OwnName::taken));
+        tokio::select! {
+            biased;
+            signal = self.signals.next() => Ok(signal),
+            Some(why) = taken => Err(why),
+        }
+    }
+}
