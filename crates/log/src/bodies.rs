@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use steadfast_disk::{AlignedBuf, BLOCK};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::format::{ExtentId, ExtentKind, FRAME_HEADER, FooterEntry, RECORD_HEADER, Seed, check_count};
+use crate::format::{
+    ExtentId, ExtentKind, FRAME_HEADER, FooterEntry, RECORD_HEADER, Seed, check_count, footer_bytes_max,
+};
 use crate::placement::Placement;
 use crate::seal::{FooterBuilder, Seal};
 
@@ -196,6 +198,12 @@ impl Lane {
             Turn { before: self.last.replace(done), _passed_on: passed_on }
         });
         Placed { open: self.open.clone(), at, turn }
+    }
+
+    /// Bytes left for chunks beside a footer with `entry_bytes` more.
+    pub(crate) fn room(&self, extent_bytes: u64, entry_bytes: u64) -> u64 {
+        let end = self.at + footer_bytes_max(self.entry_bytes + entry_bytes) + BLOCK as u64;
+        extent_bytes.saturating_sub(end)
     }
 
     /// Number of chunks being written.

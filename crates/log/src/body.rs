@@ -14,7 +14,7 @@ use crate::bodies::{
 };
 use crate::extents::{TakeError, is_no_space};
 use crate::format::{
-    ExtentKind, FrameHeader, FrameKind, RecordHeader, fill_record_front, footer_bytes_max, footer_entry_bytes,
+    ExtentId, ExtentKind, FrameHeader, FrameKind, RecordHeader, fill_record_front, footer_entry_bytes,
 };
 use crate::io::WriteError;
 use crate::reserve::{FREED_WAIT, HeldRoom};
@@ -50,8 +50,25 @@ impl Bodies {
         drop(all);
     }
 
-    /// Stops placing chunks in an extent after a failed write. The extent is sealed when its
-    /// pending writes have ended.
+    /// Seals the open extents that have no space for a chunk of the largest size, if `is_worth`
+    /// says so for an extent and its remaining bytes. In a full pool no chunk opens another extent,
+    /// and compaction empties only sealed ones.
+    pub(crate) async fn seal_spent(&self, shared: &Arc<Shared>, is_worth: impl Fn(&ExtentId, u64) -> bool) {
+        let chunk = FRONT_BYTES + shared.options.chunk_bytes_max as u64;
+        let spent: Vec<_> = {
+            let lanes = self.lanes.lock().await;
+            let spent = |lane: &&Lane| {
+                let room = lane.room(shared.pool.extent_bytes, 0);
+                room < chunk && is_worth(&lane.open.id, room)
+            };
+            lanes.all().filter(spent).map(|lane| lane.open.clone()).collect()
+        };
+        for open in spent {
+            self.leave(shared, &open).await;
+        }
+    }
+
+    /// Stops placing chunks in an extent. The extent is sealed when its pending writes have ended.
     async fn leave(&self, shared: &Arc<Shared>, open: &Arc<OpenBody>) {
         let mut lanes = self.lanes.lock().await;
         lanes.open.retain(|lane| !Arc::ptr_eq(&lane.open, open));
@@ -75,14 +92,11 @@ impl Bodies {
         let extent_bytes = shared.pool.extent_bytes;
         let mut guard = self.lanes.lock().await;
         let Lanes { open: lanes, rest } = &mut *guard;
-        let room = |lane: &Lane, entry_bytes: u64| {
-            let end = lane.at + footer_bytes_max(lane.entry_bytes + entry_bytes) + BLOCK as u64;
-            extent_bytes.saturating_sub(end)
-        };
-        let fits = |lane: &Lane| room(lane, entry_bytes) >= len;
+        let room = |lane: &Lane| lane.room(extent_bytes, 0);
+        let fits = |lane: &Lane| lane.room(extent_bytes, entry_bytes) >= len;
         if let Some(mut lane) = rest.take_if(|lane| fits(lane)) {
             let placed = lane.place(len, entry_bytes, false);
-            self.keep_rest(shared, rest, lane, |lane| room(lane, 0));
+            self.keep_rest(shared, rest, lane, room);
             return Ok(placed);
         }
         let full = lanes.iter().position(|lane| !fits(lane));
@@ -98,7 +112,7 @@ impl Bodies {
                 Ok(fresh) => {
                     let i = full.unwrap_or(0);
                     let full = std::mem::replace(&mut lanes[i], fresh);
-                    self.keep_rest(shared, rest, full, |lane| room(lane, 0));
+                    self.keep_rest(shared, rest, full, room);
                     i
                 }
                 Err(error) => match other {

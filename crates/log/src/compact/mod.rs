@@ -184,6 +184,9 @@ impl Compactor {
             if low && shared.extents.spare().all() > 0 && self.open_is_spent() {
                 shared.queue.want_roll();
             }
+            if pressure >= Pressure::Full {
+                shared.bodies.seal_spent(&shared, |id, room| self.is_worth_sealing(id, room, pressure)).await;
+            }
             return done;
         };
         self.note(|status| status.extent = Some(info.extent));

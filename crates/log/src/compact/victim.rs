@@ -5,7 +5,7 @@ use steadfast_disk::BLOCK;
 use super::Compactor;
 use crate::Sabotage;
 use crate::extents::{ExtentInfo, ExtentState};
-use crate::format::ExtentKind;
+use crate::format::{ExtentId, ExtentKind};
 
 /// The least dead part of a held extent for which copying the rest is worth it, in percent.
 const HELD_DEAD_PERCENT_MIN: u64 = 75;
@@ -77,6 +77,16 @@ impl Compactor {
         let eighth = self.shared().pool.extent_bytes / 8;
         !self.shared().room.open_holds(3 * eighth)
             && self.open_commit(|used, live| used >= 2 * eighth && live <= used / 2)
+    }
+
+    /// Whether an open body extent with `room` more bytes would be worth emptying if it were
+    /// sealed. The sealing must free more than it leaves unused.
+    pub(super) fn is_worth_sealing(&self, id: &ExtentId, room: u64, pressure: Pressure) -> bool {
+        let slot = self.shared().extents.get(id.extent, id.epoch);
+        slot.is_some_and(|slot| {
+            let (live, used) = (slot.live_bytes.max(0) as u64, used_bytes(&slot));
+            live + room < used && self.worth(&slot, live, used, pressure)
+        })
     }
 
     /// Whether `is` holds for the used and live bytes of the open commit extent.

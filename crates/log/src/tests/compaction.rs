@@ -133,6 +133,26 @@ async fn chunks_of_a_writer_that_gave_up_are_found_dead_though_they_were_seen_li
     kv.crash().await;
 }
 
+#[tokio::test]
+async fn what_dies_in_a_full_open_extent_makes_room_in_a_full_pool() {
+    let disk = MemDisk::fixed(10 * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
+    // Five chunks fill an extent. All but those of the open extent stay.
+    let mut keys = 0;
+    while kv.put_chunks(keys, keys, &[200_000; 5]).await.is_ok() {
+        keys += 1;
+    }
+    kv.delete(keys - 1).await.expect("deletes");
+    let mut tries = 0;
+    while let Err(error) = kv.put_chunks(keys, keys, &[200_000; 5]).await {
+        tries += 1;
+        assert!(matches!(error, LogError::Full) && tries < 1000, "{error}: {:#?}", kv.log.status());
+        Env::tokio().sleep(Duration::from_millis(1)).await;
+    }
+    reopen_both_ways(&disk, kv).await;
+}
+
 /// The header with which the log would make a free extent of the disk ready; `None` if it has none.
 async fn ready_header(disk: &MemDisk) -> Option<ExtentHeader> {
     let (mut free, mut epoch, mut recycled_lsn) = (None, 0, 0);

@@ -69,3 +69,10 @@ fn every_broken_variant_is_caught() {
 fn records_are_compacted_where_chunks_find_no_room() {
     assert_eq!(run_seed(10_240, None, 0, false).violation, None);
 }
+
+/// Regression: in a pool full of live chunks, the open body extent was full and mostly dead.
+/// Compaction emptied only sealed extents, and so no write of a chunk succeeded.
+#[test]
+fn the_open_body_extent_is_emptied_in_a_full_pool() {
+    assert_eq!(run_seed(4_933, None, 0, false).violation, None);
+}
