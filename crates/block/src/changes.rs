@@ -38,7 +38,7 @@ impl Piece {
     /// The payload's part of the buffer.
     pub(crate) fn payload(&mut self) -> &mut [u8] {
         let (head, length) = (self.head, self.length);
-        self.buffer.get_mut(head..head + length).unwrap_or_default()
+        &mut self.buffer[head..head + length]
     }
 }
 
@@ -58,6 +58,7 @@ impl Export {
     pub(crate) async fn piece(&self, offset: u64, length: usize) -> Piece {
         let blocks = self.blocks(offset, length as u64);
         let bytes = (blocks.end - blocks.start) as usize;
+        assert!(0 < length && length <= self.piece_bytes, "a piece of {length} bytes");
         let mut buffer = self.disk.buffer(bytes).await;
         buffer.set_len(bytes);
         Piece { at: blocks.start, head: (offset % BLOCK as u64) as usize, length, buffer }
@@ -159,19 +160,18 @@ impl Export {
             piece.payload().fill(0);
             return self.write_blocks(piece, false).await;
         }
+        assert!(length <= PIECE_BYTES, "{length} zeros in one piece");
         let blocks = self.blocks(offset, length as u64);
         let _lock = self.ranges.lock(blocks.clone()).await;
         self.check_failure()?;
-        self.put(blocks.start, ZEROS.slice(..length.min(PIECE_BYTES)), false).await
+        self.put(blocks.start, ZEROS.slice(..length), false).await
     }
 }
 
 /// Copies the bytes of `block` from `from` on to `range` of the buffer.
 fn copy(buffer: &mut AlignedBuf, range: std::ops::Range<usize>, block: &Bytes, from: usize) {
     let length = range.len();
-    if let (Some(to), Some(bytes)) = (buffer.get_mut(range), block.get(from..from + length)) {
-        to.copy_from_slice(bytes);
-    }
+    buffer[range].copy_from_slice(&block[from..from + length]);
 }
 
 #[cfg(test)]

@@ -66,7 +66,8 @@ pub(crate) struct Place(pub(crate) Arc<Export>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
+        let before = self.0.connections.fetch_sub(1, Relaxed);
+        assert!(before > 0, "a connection was not counted");
     }
 }
 
@@ -214,6 +215,7 @@ impl Export {
     /// The blocks on the disk around a range of the export. The caller has checked the range.
     pub(crate) fn blocks(&self, offset: u64, length: u64) -> std::ops::Range<u64> {
         let block = BLOCK as u64;
+        assert!(offset + length <= self.size(), "{length} bytes at {offset} of an export of {}", self.size());
         let (start, end) = (offset / block * block, (offset + length).next_multiple_of(block));
         self.window.start + start..self.window.start + end
     }

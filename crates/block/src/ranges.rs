@@ -78,6 +78,7 @@ impl Drop for RangeGuard {
         let Some(gone) = state.entries.remove(&self.number) else { return };
         for (_, entry) in state.entries.range_mut(self.number..) {
             if overlap(&entry.range, &gone.range) {
+                assert!(entry.before > 0, "a range waits for one that it does not overlap");
                 entry.before -= 1;
                 if entry.before == 0
                     && let Some(waiter) = entry.waiter.take()

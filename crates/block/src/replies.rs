@@ -46,7 +46,8 @@ impl BytesHeld {
 
 impl Drop for BytesHeld {
     fn drop(&mut self) {
-        self.export.bytes_in_flight.fetch_sub(self.bytes, Relaxed);
+        let before = self.export.bytes_in_flight.fetch_sub(self.bytes, Relaxed);
+        assert!(before >= self.bytes, "the memory of a request was not counted");
     }
 }
 

@@ -93,6 +93,14 @@ struct Tails {
     queue: Mutex<VecDeque<Arc<str>>>,
 }
 
+impl Tails {
+    /// Takes bytes out of the sum.
+    fn shrank(&self, bytes: u64) {
+        let before = self.bytes.fetch_sub(bytes, Relaxed);
+        assert!(before >= bytes, "fewer bytes in memory than were counted");
+    }
+}
+
 impl Front {
     /// The front of a node in a cluster of that many nodes.
     pub(crate) fn new(nodes: usize, options: &ChannelsOptions, env: Env) -> Arc<Self> {
@@ -165,6 +173,7 @@ impl Front {
         let now = self.env.now();
         let mut part = self.part(channel).lock();
         let Some(entry) = part.get_mut(channel) else { return };
+        assert!(entry.attached > 0, "a channel is detached more often than it was attached");
         entry.attached -= 1;
         if entry.attached == 0 {
             entry.idle_since = now;
@@ -242,7 +251,7 @@ impl Front {
                 }
                 self.unwatch(entry);
                 entry.changed.notify_waiters();
-                self.tails.bytes.fetch_sub(entry.channel.tail_bytes() as u64, Relaxed);
+                self.tails.shrank(entry.channel.tail_bytes() as u64);
                 part.remove(&name);
             }
         }
@@ -309,7 +318,7 @@ impl Front {
             }
             self.evict_tails();
         } else if after < before {
-            self.tails.bytes.fetch_sub(before - after, Relaxed);
+            self.tails.shrank(before - after);
         }
         Some(result)
     }
@@ -319,7 +328,7 @@ impl Front {
         while self.tail_bytes() > self.tails.bytes_max {
             let Some(name) = self.tails.queue.lock().pop_front() else { return };
             if let Some(entry) = self.part(&name).lock().get_mut(&name) {
-                self.tails.bytes.fetch_sub(entry.channel.tail_bytes() as u64, Relaxed);
+                self.tails.shrank(entry.channel.tail_bytes() as u64);
                 entry.channel.clear_tail();
             }
         }

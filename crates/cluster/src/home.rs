@@ -191,7 +191,8 @@ impl Home {
     }
 
     fn remove(&self, node: NodeIndex, number: u64, name: &str) {
-        self.watchers.watches.fetch_sub(1, Relaxed);
+        let before = self.watchers.watches.fetch_sub(1, Relaxed);
+        assert!(before > 0, "a watch of {name:?} was not counted");
         self.watchers.remove(node, number, name);
     }
 

@@ -133,6 +133,7 @@ impl Keys {
         let mut outcome = {
             let mut known = self.0.known.lock();
             known.forget(self.0.env.now());
+            assert!(known.by_key.len() >= known.expiries.len(), "a published key without its entry");
             if self.0.env.now() >= self.0.all_known_at {
                 known.read = HashSet::new();
             }
@@ -163,7 +164,8 @@ impl KeyTable {
         while let Some((until, key)) = self.expiries.first().copied()
             && (until <= now || self.expiries.len() > KNOWN_MAX)
         {
-            self.by_key.remove(&key);
+            let gone = self.by_key.remove(&key);
+            assert!(matches!(gone, Some(KeyState::Published(_))), "a key in flight is forgotten");
             self.expiries.pop_first();
         }
     }
@@ -194,7 +196,8 @@ impl Drop for InFlightPublication {
         let mut known = self.keys.0.known.lock();
         match self.position {
             Some(position) => {
-                known.by_key.insert(self.key, KeyState::Published(position));
+                let before = known.by_key.insert(self.key, KeyState::Published(position));
+                debug_assert!(matches!(before, Some(KeyState::InFlight(_))), "a key is published twice");
                 known.expiries.insert((until, self.key));
                 known.forget(Duration::ZERO);
             }
@@ -274,14 +277,10 @@ mod tests {
     #[tokio::test]
     async fn the_table_is_bounded() {
         let keys = Keys::new(Env::tokio(), ClusterSabotage::None);
-        for key in 0..KNOWN_MAX + 10 {
-            let first = InFlightPublication {
-                keys: keys.clone(),
-                key: key as u128,
-                sender: watch::channel(None).0,
-                position: Some(at(1)),
-            };
-            drop(first);
+        for key in 0..KNOWN_MAX as u128 + 10 {
+            let (sender, in_flight) = watch::channel(None);
+            keys.0.known.lock().by_key.insert(key, KeyState::InFlight(in_flight));
+            drop(InFlightPublication { keys: keys.clone(), key, sender, position: Some(at(1)) });
         }
         {
             let mut known = keys.0.known.lock();

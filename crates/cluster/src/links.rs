@@ -356,8 +356,10 @@ impl Links {
         }
         // An older link is never read again.
         let _serving = slot.serving.lock().await;
+        assert!(*self.0.started.borrow(), "a link is served before the sessions can take what it says");
         {
             let mut shown = slot.shown.lock();
+            assert!(!shown.up, "two links of a node are served at a time");
             (shown.up, shown.since, shown.established) = (true, env.now(), shown.established + 1);
             tracing::info!(node = self.roster().name(peer.node), "cluster: the link is up");
             shown.error = None;

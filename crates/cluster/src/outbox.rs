@@ -53,7 +53,8 @@ impl Outbox {
                 frame = frames.recv() => frame,
             }
             .filter(|frame| !frame.is_empty())?;
-            shared.bytes.fetch_sub(frame.len() as u64, Relaxed);
+            let before = shared.bytes.fetch_sub(frame.len() as u64, Relaxed);
+            assert!(before >= frame.len() as u64, "a frame was not counted");
             shared.sent.notify_waiters();
             Some((frame, (frames, shared, closed)))
         });

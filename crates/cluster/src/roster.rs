@@ -41,7 +41,9 @@ impl HomeRing {
                 homes.iter().map(|(name, node)| (xxh3_64_with_seed(name.as_bytes(), slot as u64), name, *node));
             ranked.max_by_key(|(rank, name, _)| (*rank, *name)).map(|(.., node)| node)
         };
-        Self((0..SLOTS).filter_map(home).collect())
+        let homes: Vec<NodeIndex> = (0..SLOTS).filter_map(home).collect();
+        assert_eq!(homes.len(), SLOTS, "each slot has a home");
+        Self(homes)
     }
 
     #[inline]

@@ -210,7 +210,9 @@ impl FileDiskInner {
             });
             join_all(pieces).await.into_iter().collect::<io::Result<()>>()?;
         }
-        target.into_inner().map(AlignedBuf::freeze).ok_or_else(ended)
+        let buffer = target.into_inner().ok_or_else(ended)?;
+        assert_eq!(buffer.len(), len, "a read of another length");
+        Ok(buffer.freeze())
     }
 
     async fn write(&self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
@@ -227,6 +229,7 @@ impl FileDiskInner {
     }
 
     async fn write_piece(&self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
+        debug_assert!(data.len() <= self.geometry.max_io_bytes, "a piece of {} bytes", data.len());
         let data = if (data.as_ptr() as usize).is_multiple_of(self.geometry.align_bytes) {
             data
         } else {

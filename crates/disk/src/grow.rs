@@ -17,6 +17,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 /// Allocates `from..to` of a regular file and makes the allocation durable. On an error the file is
 /// truncated to `from` bytes again, with no allocation past it.
 pub(crate) fn grow(file: &File, from: u64, to: u64) -> io::Result<()> {
+    debug_assert!(from < to && (from | to).is_multiple_of(BLOCK as u64), "a growth from {from} to {to}");
     let grown = allocate(file, from, to).and_then(|()| file.sync_all());
     if grown.is_err()
         && let Err(error) = ftruncate(file, from)

@@ -16,7 +16,8 @@ pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>)
         // Set first, so that a caller who sees an effect of this frame and then requests a flush
         // gets a flush that covers it.
         if let Some(last) = frame.applied.last() {
-            shared.applying.store(last.lsn, SeqCst);
+            let before = shared.applying.swap(last.lsn, SeqCst);
+            assert!(before < last.lsn, "the frame of {} is applied after that of {before}", last.lsn);
         }
         let mut taken = shared.applier.apply_some(&frame.applied);
         while taken < frame.applied.len() {
@@ -25,6 +26,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>)
                 return;
             }
             taken += shared.applier.apply_some(&frame.applied[taken..]);
+            assert!(taken <= frame.applied.len(), "more records are applied than there are");
         }
         if let Some(last) = frame.applied.last() {
             shared.applied.send_replace(last.lsn);

@@ -189,10 +189,15 @@ impl Bodies {
 impl Lane {
     /// Assigns the next place to a chunk, and its turn if chunks must be written in order.
     pub(crate) fn place(&mut self, len: u64, entry_bytes: u64, in_order: bool) -> Placed {
+        debug_assert!(len.is_multiple_of(BLOCK as u64), "a chunk takes whole blocks");
         let at = self.at;
         self.at += len;
         self.entry_bytes += entry_bytes;
-        self.open.progress.lock().in_flight += 1;
+        {
+            let mut progress = self.open.progress.lock();
+            assert!(!progress.full && !progress.taken, "a chunk is placed in an extent that takes no more");
+            progress.in_flight += 1;
+        }
         let turn = in_order.then(|| {
             let (passed_on, done) = oneshot::channel();
             Turn { before: self.last.replace(done), _passed_on: passed_on }

@@ -204,7 +204,10 @@ async fn write_in_task(
             shared.bodies.leave(shared, &open).await;
         }
         let seal = {
-            open.progress.lock().in_flight -= 1;
+            let mut progress = open.progress.lock();
+            assert!(progress.in_flight > 0, "a chunk was not counted");
+            progress.in_flight -= 1;
+            drop(progress);
             open.finish(false)
         };
         if let Some(seal) = seal {
@@ -269,6 +272,7 @@ async fn write_placed(shared: &Shared, placed: Placed, head: &Bytes, chunk: Chun
     let mut buf = chunk.buf;
     let body_len = (buf.len() - BLOCK) as u32;
     let head_len = head.len() as u32;
+    assert!(head.len() <= chunk_head_bytes_max(body_len as usize), "the head of a chunk of {} bytes", head.len());
     let front_len = RecordHeader::body_start(head_len, body_len) as usize;
     let payload_start = BLOCK - front_len;
     let offset = at as u32 + payload_start as u32;
@@ -324,6 +328,7 @@ async fn write_placed(shared: &Shared, placed: Placed, head: &Bytes, chunk: Chun
     shared.metrics.chunk_bytes.fetch_add(len, Relaxed);
     {
         let mut progress = open.progress.lock();
+        assert!(progress.in_flight > 0 && !progress.taken, "a chunk was written to a sealed extent");
         progress.data_end = progress.data_end.max(at + len);
         progress.entries.push(ChunkEntry { offset, body_len, head: head.clone() });
     }

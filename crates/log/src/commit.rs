@@ -92,7 +92,10 @@ impl Queue {
             }
             let first_lsn = state.next_lsn;
             state.next_lsn += count as u64;
-            state.items.push_back(make(first_lsn));
+            let pending = make(first_lsn);
+            assert_eq!(pending.first_lsn, first_lsn, "a batch has the number that it was given");
+            debug_assert_eq!(pending.batch.len(), count, "a batch takes a number for each of its records");
+            state.items.push_back(pending);
             (first_lsn, state.items.len() >= state.wake_at)
         };
         if wake {
@@ -179,6 +182,7 @@ impl FrozenQueue<'_> {
 #[must_use = "the batch commits anyway, but its outcome is lost"]
 pub struct Ticket {
     pub(crate) first_lsn: Lsn,
+    pub(crate) durability: Durability,
     pub(crate) outcome: oneshot::Receiver<Result<Committed, LogError>>,
 }
 
@@ -194,7 +198,11 @@ impl Future for Ticket {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.outcome).poll(cx).map(|outcome| match outcome {
-            Ok(outcome) => outcome,
+            Ok(outcome) => {
+                let is_durable = outcome.as_ref().map_or(true, |committed| committed.durable);
+                assert!(is_durable || self.durability == Durability::Async, "a batch is acknowledged before its flush");
+                outcome
+            }
             // The committer ended without an answer, so the outcome is unknown.
             Err(_) => Err(LogError::Unknown { what: "commit", cause: "the log has stopped".into() }),
         })

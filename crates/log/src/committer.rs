@@ -409,6 +409,7 @@ impl Committer {
         self.shared.compaction.moved.begun(&prepared.id);
         let fresh = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
         let full = std::mem::replace(&mut self.open, fresh);
+        assert!(self.open.id.epoch > full.id.epoch, "a roll leads to a newer extent");
         let prefill = std::mem::replace(&mut self.prefill, prepared.prefill);
         self.shared.room.opened(&self.open.id, self.open.room());
         if full.is_none() {

@@ -171,7 +171,9 @@ impl Extents {
     }
 
     pub(crate) fn wrote(&self, extent: u32, epoch: u64, data_end: u64, last_lsn: Lsn, min_version: Lsn) {
+        assert!(data_end <= self.0.pool.extent_bytes, "data beyond the end of extent {extent}");
         self.slot(extent, epoch, |slot| {
+            debug_assert_eq!(slot.state, ExtentState::Open, "a write to extent {extent}, which is not open");
             slot.data_end = slot.data_end.max(data_end);
             slot.last_lsn = slot.last_lsn.max(last_lsn);
             slot.min_version = slot.min_version.min(min_version);
@@ -179,6 +181,8 @@ impl Extents {
     }
 
     pub(crate) fn sealed(&self, extent: u32, epoch: u64, sealed: Sealed) {
+        let end = sealed.footer.map_or(sealed.data_end, |(at, len)| u64::from(at) + u64::from(len));
+        assert!(sealed.data_end <= end && end <= self.0.pool.extent_bytes, "extent {extent} is sealed beyond its end");
         self.slot(extent, epoch, |slot| {
             slot.state = ExtentState::Sealed;
             slot.prepared = false;
@@ -191,6 +195,7 @@ impl Extents {
 
     /// Records that a write failed at this offset and length.
     pub(crate) fn suspect(&self, extent: u32, epoch: u64, (at, len): (u64, u64)) {
+        assert!(at + len <= self.0.pool.extent_bytes, "a failed write beyond the end of extent {extent}");
         self.slot(extent, epoch, |slot| {
             let (from, to) = slot.suspect.map_or((at, at + len), |(a, l)| (a.min(at), (a + l).max(at + len)));
             slot.suspect = Some((from, to - from));
@@ -298,6 +303,8 @@ impl Extents {
         match self.0.disk.reserve(self.start(count + step - 1) + self.0.pool.extent_bytes).await {
             Ok(()) => {
                 let mut table = self.0.table.lock();
+                // Only the holder of `taking` adds extents.
+                assert_eq!(table.len(), count as usize, "extents were added meanwhile");
                 (count..count + step).for_each(|extent| table.push(ExtentInfo::new(extent)));
                 Ok(())
             }
@@ -357,6 +364,8 @@ impl Extents {
             table.next_epoch += 1;
             let recycled_lsn = table.recycled_lsn;
             table.change(extent, |slot| {
+                assert_eq!(slot.state, ExtentState::Free, "extent {extent} is taken into use twice");
+                assert!(slot.epoch < epoch, "extent {extent} had epoch {} before {epoch}", slot.epoch);
                 *slot = ExtentInfo {
                     state: ExtentState::Busy,
                     kind,
@@ -378,7 +387,7 @@ impl Extents {
         self.write_header(&header).await?;
         let entry = RosterEntry { used: kind.into(), epoch: header.id.epoch, base_lsn };
         self.0.roster.used(&self.0.io, header.id.extent, entry).await.map_err(TakeError::Disk)?;
-        self.0.table.lock().change(header.id.extent, |slot| slot.state = ExtentState::Open);
+        self.0.table.lock().change(header.id.extent, |slot| slot.opened(header.id.epoch));
         Ok(header.id)
     }
 
@@ -442,7 +451,7 @@ impl Extents {
             self.0.table.lock().change(extent, |slot| *slot = out_of_use);
             return Ok(true);
         }
-        self.0.table.lock().change(extent, |slot| *slot = ExtentInfo { epoch, ..ExtentInfo::new(extent) });
+        self.0.table.lock().change(extent, |slot| slot.freed(epoch));
         self.0.freed.notify_waiters();
         Ok(true)
     }
@@ -475,7 +484,10 @@ pub struct ExtentPin {
 
 impl Drop for ExtentPin {
     fn drop(&mut self) {
-        self.extents.slot(self.extent, self.epoch, |slot| slot.pins -= 1);
+        self.extents.slot(self.extent, self.epoch, |slot| {
+            assert!(slot.pins > 0, "an extent lost a pin");
+            slot.pins -= 1;
+        });
     }
 }
 

@@ -112,6 +112,8 @@ pub(crate) struct BuiltFrame {
 impl FrameBuilder {
     /// Begins a frame at the write pointer of `open`, in an empty buffer.
     pub(crate) fn new(mut buf: AlignedBuf, open: &OpenCommit) -> Self {
+        debug_assert!(open.at.is_multiple_of(BLOCK as u64), "a frame begins at a block");
+        debug_assert!(!open.is_none(), "a frame needs an extent");
         buf.set_len(FRAME_HEADER);
         Self { buf, offset: open.at as u32, first_lsn: 0, last_lsn: 0, min_version: Lsn::MAX, applied: Vec::new() }
     }
@@ -126,6 +128,7 @@ impl FrameBuilder {
 
     /// Appends a record. The caller has checked that it fits.
     pub(crate) fn push(&mut self, open: &mut OpenCommit, lsn: Lsn, record: Record) {
+        debug_assert!(lsn > self.last_lsn, "record {lsn} after {}", self.last_lsn);
         let version = record.version.unwrap_or(lsn);
         let header = RecordHeader {
             lsn,
@@ -136,6 +139,7 @@ impl FrameBuilder {
         };
         let at = self.buf.len();
         let len = record_bytes(header.head_len, header.body_len) as usize;
+        assert!(self.has_room(len as u64), "a record of {len} bytes does not fit into its frame");
         let offset = self.offset + at as u32;
         self.buf.set_len(at + len);
         encode_record(&mut self.buf[at..], open.seed, offset, &header, &record.head, &record.body);
@@ -164,6 +168,9 @@ impl FrameBuilder {
 
     /// Completes the frame and moves the write pointer past it.
     pub(crate) fn finish(mut self, open: &mut OpenCommit, prev_lsn: Lsn, durable_lsn: Lsn, copy: bool) -> BuiltFrame {
+        assert!(!self.applied.is_empty(), "a frame without records");
+        assert!(self.first_lsn > prev_lsn, "a frame from {} on, after {prev_lsn}", self.first_lsn);
+        assert_eq!(open.at, u64::from(self.offset), "a frame begins where the one before ends");
         let payload_len = (self.buf.len() - FRAME_HEADER) as u32;
         let header = FrameHeader {
             kind: FrameKind::Commit,
@@ -186,6 +193,7 @@ impl FrameBuilder {
         self.buf.pad();
         let disk_offset = open.start + u64::from(self.offset);
         open.at += self.buf.len() as u64;
+        assert!(open.at <= open.extent_bytes, "a frame beyond the end of its extent");
         BuiltFrame {
             data: self.buf.freeze(),
             disk_offset,

@@ -97,7 +97,10 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        self.extents.with(|table| table.holding -= 1);
+        self.extents.with(|table| {
+            assert!(table.holding > 0, "a hold in preparation ended twice");
+            table.holding -= 1;
+        });
     }
 }
 
@@ -160,6 +163,7 @@ impl Log {
         }
         self.flush().await?;
         let hold = shared.extents.with(|table| {
+            assert!(table.holding > 0, "nothing is recycled while a hold is made");
             let hold = Hold { id, lsn, epoch: table.next_epoch - 1, except: holding.except.clone() };
             if shared.options.sabotage != Sabotage::HoldsIgnored {
                 table.hold(hold.clone());

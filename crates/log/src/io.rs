@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use steadfast_disk::Disk;
+use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
 use tokio::sync::Mutex;
 
@@ -24,6 +24,11 @@ use crate::latch::{Latch, LogState};
 const RETRY_MAX: u32 = 8;
 /// Delay before the first retry. It doubles with each retry.
 const RETRY_BACKOFF: Duration = Duration::from_millis(1);
+
+/// Whether a write is one of whole blocks.
+fn is_aligned(offset: u64, data: &Bytes) -> bool {
+    !data.is_empty() && offset.is_multiple_of(BLOCK as u64) && data.len().is_multiple_of(BLOCK)
+}
 
 pub(crate) struct Io {
     disk: Arc<dyn Disk>,
@@ -48,6 +53,7 @@ impl Io {
     /// Writes, and retries after a transient error: the same bytes to the same place, not
     /// acknowledged yet.
     async fn put(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        debug_assert!(is_aligned(offset, &data), "a write of {} bytes at {offset}", data.len());
         let mut pause = RETRY_BACKOFF;
         for _ in 0..RETRY_MAX {
             match self.disk.write(offset, data.clone()).await {
@@ -111,6 +117,7 @@ impl Io {
     /// # Errors
     /// As [`Io::write`].
     pub(crate) async fn write_flush(&self, offset: u64, data: Bytes) -> Result<(), LogError> {
+        debug_assert!(is_aligned(offset, &data), "a write of {} bytes at {offset}", data.len());
         let _one = self.flushing.lock().await;
         self.unknown()?;
         let written = match self.disk.write_flush(offset, data.clone()).await {

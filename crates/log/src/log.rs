@@ -142,7 +142,7 @@ impl Log {
             reservation: room,
         };
         let first_lsn = self.shared.queue.push(make, count)?;
-        Ok(Ticket { first_lsn, outcome })
+        Ok(Ticket { first_lsn, durability, outcome })
     }
 
     /// Best length of the next chunk of a body with `left` remaining bytes and at most `most` per

@@ -161,6 +161,7 @@ where
 
 /// Reads bytes of an extent: whole blocks, trimmed to the range.
 async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>, copy: Option<u32>) -> Result<Bytes, Failure> {
+    debug_assert!(range.end <= shared.pool.extent_bytes, "{range:?} of extent {extent}");
     let block = BLOCK as u64;
     let from = range.start / block * block;
     let to = range.end.next_multiple_of(block);
@@ -187,6 +188,7 @@ async fn read_range(
 ) -> Result<Bytes, Failure> {
     let record = u64::from(location.offset);
     let check = CHECK_BYTES as u32;
+    assert!(range.start < range.end && range.end <= location.body_len, "{range:?} of {location:?}");
     let first = range.start / check;
     let last = range.end.div_ceil(check);
     let from = first * check;

@@ -38,7 +38,9 @@ impl HeldRoom {
 
 impl Drop for HeldRoomInner {
     fn drop(&mut self) {
-        self.counts.lock().outstanding -= self.need;
+        let mut counts = self.counts.lock();
+        assert!(counts.outstanding >= self.need, "more space is released than was reserved");
+        counts.outstanding -= self.need;
     }
 }
 

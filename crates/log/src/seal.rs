@@ -27,6 +27,7 @@ pub(crate) struct FooterBuilder {
 
 impl FooterBuilder {
     pub(crate) fn push(&mut self, entry: &FooterEntry<'_>) {
+        debug_assert!(entry.lsn == 0 || entry.lsn > self.last_lsn, "entries are in the order of their records");
         let full = self.blocks.last().is_none_or(|(b, _)| b.len() >= FOOTER_BLOCK_HEADER + FOOTER_BLOCK_BYTES);
         if full {
             self.blocks.push((vec![0; FOOTER_BLOCK_HEADER], 0));
@@ -153,6 +154,7 @@ impl Seal {
             return Ok(Err(failed));
         }
         let trailer_at = placement.trailer_after(at);
+        assert!(self.data_end <= self.footer_offset && at <= trailer_at, "a trailer before the end of its footer");
         self.fill(io, placement, at, trailer_at).await?;
         io.flush().await?;
         let trailer = Trailer {

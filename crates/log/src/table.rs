@@ -71,6 +71,18 @@ impl ExtentInfo {
         }
     }
 
+    /// Its header is written: it is in use.
+    pub(crate) fn opened(&mut self, epoch: u64) {
+        assert_eq!((self.state, self.epoch), (ExtentState::Busy, epoch), "extent {} changed meanwhile", self.extent);
+        self.state = ExtentState::Open;
+    }
+
+    /// Its header is written: it is free.
+    pub(crate) fn freed(&mut self, epoch: u64) {
+        assert_eq!((self.state, self.epoch), (ExtentState::Busy, epoch), "extent {} changed meanwhile", self.extent);
+        *self = Self { epoch, ..Self::new(self.extent) };
+    }
+
     fn live(&self) -> u64 {
         self.live_bytes.max(0) as u64
     }
@@ -137,6 +149,7 @@ fn swap<T: Ord>(set: &mut BTreeSet<T>, before: Option<T>, after: Option<T>) {
 
 fn count(sum: &mut u64, before: u64, after: u64) {
     // Only what was added is subtracted, so the sum is never below zero.
+    debug_assert!(*sum >= before, "a sum of the table is below what was added to it");
     *sum = sum.wrapping_sub(before).wrapping_add(after);
 }
 
@@ -204,6 +217,7 @@ impl Table {
 
     /// Adds the next slot.
     pub(crate) fn push(&mut self, slot: ExtentInfo) {
+        assert_eq!(slot.extent as usize, self.slots.len(), "slots are in the order of their extents");
         self.tally.change(None, &slot);
         self.slots.push(slot);
     }
@@ -227,6 +241,7 @@ impl Table {
         let slot = self.slots.get_mut(extent as usize)?;
         let before = *slot;
         let out = change(slot);
+        assert_eq!(slot.extent, extent, "a slot keeps its number");
         self.tally.change(Some(&before), slot);
         Some(out)
     }

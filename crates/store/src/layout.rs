@@ -68,7 +68,9 @@ pub(crate) struct Layout {
 impl Layout {
     /// The first layout of a pool: every disk gets slots in proportion to its capacity.
     pub(crate) fn found(family: Id, seats: Vec<Seat>, capacities: &[u64]) -> Self {
+        assert_eq!(seats.len(), capacities.len(), "each disk has a capacity");
         let homes = shares(capacities);
+        assert_eq!(homes.len(), SLOTS, "each slot has a home");
         let goals = homes.clone();
         Self { family, generation: 1, seats, homes, goals }
     }

@@ -88,6 +88,7 @@ impl<S: Source> Source for Merge<S> {
             self.heads.pop();
             self.refill(source)?;
         }
+        debug_assert!(self.heads.peek().is_none_or(|head| head.item.place() > item.place()), "a source goes back");
         Ok(Some(item))
     }
 }

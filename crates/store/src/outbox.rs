@@ -187,7 +187,8 @@ impl Outbox {
         }
         drop(idle);
         self.forwarded.fetch_add(count as u64, Ordering::Relaxed);
-        self.backlog.fetch_sub(count, Ordering::AcqRel);
+        let before = self.backlog.fetch_sub(count, Ordering::AcqRel);
+        assert!(before >= count, "{count} events are done of {before}");
         self.left.notify_waiters();
     }
 

@@ -25,6 +25,7 @@ impl Layout {
 
     /// Adds a disk that is home to no slot yet.
     pub(crate) fn with_seat(&self, seat: Seat) -> Self {
+        assert!(self.seat_of(&seat.disk).is_none(), "{} joins twice", seat.name);
         let mut layout = self.next();
         layout.seats.push(seat);
         layout
@@ -36,7 +37,7 @@ impl Layout {
         layout.seats.remove(gone);
         for table in [&mut layout.homes, &mut layout.goals] {
             for home in table {
-                debug_assert_ne!(usize::from(*home), gone, "a home cannot be taken out");
+                assert_ne!(usize::from(*home), gone, "a home cannot be taken out");
                 *home -= u16::from(usize::from(*home) > gone);
             }
         }
@@ -86,6 +87,7 @@ impl Layout {
     pub(crate) fn with_moved(&self, slots: &[usize]) -> Self {
         let mut layout = self.next();
         for &slot in slots {
+            assert_ne!(layout.homes[slot], layout.goals[slot], "slot {slot} is at its goal");
             layout.homes[slot] = layout.goals[slot];
         }
         layout

@@ -108,13 +108,15 @@ impl HomeLink {
     }
 
     pub(super) fn watch(&mut self, number: u64, name: &Arc<str>) {
-        self.watches.insert(number, FrontWatch { name: name.clone(), answered: false });
+        let before = self.watches.insert(number, FrontWatch { name: name.clone(), answered: false });
+        assert!(before.is_none(), "two watches with the number {number}");
         self.unanswered += 1;
     }
 
     /// Forgets a watch.
     pub(super) fn unwatch(&mut self, number: u64) {
         if self.watches.remove(&number).is_some_and(|watch| !watch.answered) {
+            assert!(self.unanswered > 0, "a watch was not counted");
             self.unanswered -= 1;
         }
     }
@@ -144,7 +146,8 @@ impl HomeLink {
             return Err(ChannelError::HomeUnreachable);
         }
         let (sender, answer) = oneshot::channel();
-        self.requests.insert(number, sender);
+        let before = self.requests.insert(number, sender);
+        assert!(before.is_none(), "two requests with the number {number}");
         Ok(answer)
     }
 
@@ -173,9 +176,9 @@ mod tests {
         assert!(link.may_join(LARGE_BYTES), "without a link nothing is sent");
         let (outbox, _frames) = Outbox::new(8 * LARGE_BYTES as u64);
         link.up(&outbox, vec!["a".into(), "b".into()]);
-        let accepted = |link: &mut HomeLink, frame: fn() -> Bytes| {
-            let mut numbers = 10..;
-            numbers.find(|number| link.request(*number, frame()).is_err()).unwrap_or_default() - 10
+        let mut numbers = 10..;
+        let mut accepted = |link: &mut HomeLink, frame: fn() -> Bytes| {
+            numbers.by_ref().take_while(|number| link.request(*number, frame()).is_ok()).count()
         };
         assert_eq!(accepted(&mut link, || Bytes::from(vec![0; LARGE_BYTES])), 5, "more than half is sent");
         assert!(!link.may_join(LARGE_BYTES) && link.may_join(LARGE_BYTES - 1) && link.may_watch());

@@ -54,6 +54,7 @@ impl Tail {
         let most = TAIL_MAX.min(usize::try_from(bounds.size).unwrap_or(usize::MAX));
         while self.publications.len() > most || self.bytes > TAIL_BYTES_MAX {
             let Some(oldest) = self.publications.pop_front() else { return };
+            assert!(self.bytes >= bytes_of(&oldest), "fewer bytes in memory than were counted");
             self.bytes -= bytes_of(&oldest);
         }
     }

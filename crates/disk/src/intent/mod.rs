@@ -92,7 +92,9 @@ impl Intent {
     fn put(&mut self, region: usize, bit: Bit) {
         let before = std::mem::replace(&mut self.bits[region], bit);
         self.dirty += u64::from(bit != Bit::Clean);
-        self.dirty -= u64::from(before != Bit::Clean);
+        let counted = u64::from(before != Bit::Clean);
+        assert!(self.dirty >= counted, "fewer regions are dirty than were counted");
+        self.dirty -= counted;
     }
 
     /// Whether both disks hold the same in a region, also after a crash.
@@ -162,7 +164,10 @@ impl Intent {
             return Vec::new();
         }
         let batch = std::mem::take(&mut self.requested);
-        batch.iter().for_each(|region| self.put(*region as usize, Bit::Setting));
+        for region in &batch {
+            debug_assert_eq!(self.bits[*region as usize], Bit::Requested, "region {region} is in a round");
+            self.put(*region as usize, Bit::Setting);
+        }
         batch
     }
 
@@ -211,7 +216,11 @@ impl Intent {
 
     /// Begins to clear the bits of some regions, for which [`Intent::is_dirty`] was true.
     pub(crate) fn begin_clear(&mut self, regions: &[u32]) {
-        regions.iter().for_each(|region| self.put(*region as usize, Bit::Clearing));
+        assert!(!self.latched, "no bit is cleared after a failed flush");
+        for region in regions {
+            assert!(self.is_dirty(*region as usize), "the bit of region {region} must not be cleared");
+            self.put(*region as usize, Bit::Clearing);
+        }
     }
 
     /// Cancels the batch that is being cleared.

@@ -369,7 +369,7 @@ impl SuperdiskShared {
                     shared.fail_fast(format!("a write has not returned for {} ms", limit.as_millis()));
                     if shared.is_sabotaged(SuperdiskSabotage::LateWriteForgotten) {
                         drop((op, counted));
-                        shared.pending.fetch_sub(pending, SeqCst);
+                        shared.unbook(pending);
                         let _ = write.await;
                         return;
                     }
@@ -391,7 +391,7 @@ impl SuperdiskShared {
                 Err(error) => shared.fast_error("write", error),
             }
             drop(op);
-            shared.pending.fetch_sub(pending, SeqCst);
+            shared.unbook(pending);
             if shared.is_closing() {
                 shared.quiet.notify_waiters();
             }
@@ -472,7 +472,8 @@ impl FastRequest {
 
 impl Drop for FastRequest {
     fn drop(&mut self) {
-        self.0.fast_requests.fetch_sub(1, SeqCst);
+        let before = self.0.fast_requests.fetch_sub(1, SeqCst);
+        assert!(before > 0, "a request of the fast leg ended twice");
     }
 }
 

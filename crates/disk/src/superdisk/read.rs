@@ -64,7 +64,8 @@ impl Overdue {
 
 impl Drop for Overdue {
     fn drop(&mut self) {
-        self.0.overdue.fetch_sub(1, SeqCst);
+        let before = self.0.overdue.fetch_sub(1, SeqCst);
+        assert!(before > 0, "a late read ended twice");
     }
 }
 
@@ -131,6 +132,7 @@ impl SuperdiskShared {
         };
         match answered {
             Some(Ok(bytes)) if self.read_counts(failures) => {
+                assert_eq!(bytes.len(), len, "a read of the fast leg has another length");
                 self.fast_answered(start, len);
                 Ok(masked(offset, bytes))
             }
@@ -250,6 +252,10 @@ impl SuperdiskShared {
     /// Reads copy 0.
     pub(crate) async fn read_durable(&self, offset: u64, len: usize) -> io::Result<Bytes> {
         let result = self.durable.read(offset, len).await;
+        debug_assert!(
+            result.as_ref().is_ok_and(|bytes| bytes.len() == len) || result.is_err(),
+            "a read of another length"
+        );
         self.durable_answered(offset, result)
     }
 

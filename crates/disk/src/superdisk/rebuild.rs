@@ -128,6 +128,7 @@ impl SuperdiskShared {
                 return Err(error);
             }
         };
+        assert_eq!(bytes.len() as u64, len, "a copy of another length");
         let written = self.write_fast(fast, offset, bytes, op).await;
         match &written {
             Ok(()) => op.good(),

@@ -27,6 +27,14 @@ impl Spans {
         all.truncate(SPANS_MAX);
         self.main = all.first().copied().unwrap_or_default();
         self.more = all.split_off(all.len().min(1));
+        debug_assert!(self.is_disjoint(), "ranges that touch: {self:?}");
+    }
+
+    /// Whether no two ranges touch.
+    fn is_disjoint(&self) -> bool {
+        let mut all: Vec<Span> = self.iter().collect();
+        all.sort_unstable();
+        all.windows(2).all(|pair| pair[0].1 < pair[1].0)
     }
 
     /// Adds a range.

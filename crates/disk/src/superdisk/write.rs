@@ -12,7 +12,7 @@ use super::core::{FastRequest, Leg, SuperdiskShared, TrackedOp, tick};
 use super::options::SuperdiskSabotage;
 use super::pair;
 use crate::intent::Readiness;
-use crate::{Disk, IoFuture};
+use crate::{BLOCK, Disk, IoFuture};
 
 /// Maximum number of requests in flight that change the fast leg. Above it the leg gets no
 /// discards.
@@ -136,6 +136,12 @@ impl SuperdiskShared {
         self.fast.clone().filter(|_| booked)
     }
 
+    /// Returns bytes that [`Self::book`] reserved.
+    pub(crate) fn unbook(&self, len: u64) {
+        let before = self.pending.fetch_sub(len, SeqCst);
+        assert!(before >= len, "{len} bytes are returned to a limit of which {before} were taken");
+    }
+
     /// Writes to both legs. With `flush`, the write and earlier completed writes become durable.
     pub(crate) async fn write(self: Arc<Self>, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
         if pair::touches_reserved(offset, data.len()) {
@@ -144,6 +150,7 @@ impl SuperdiskShared {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let len = data.len() as u64;
+        debug_assert!((offset | len).is_multiple_of(BLOCK as u64), "a write of {len} bytes at {offset}");
         let begun = self.begin_write(offset, len);
         if let Some(begun) = &begun
             && !begun.ready
@@ -175,7 +182,7 @@ impl SuperdiskShared {
                 }
                 None => {
                     // The operation ends without the fast leg, and its range is copied later.
-                    self.pending.fetch_sub(len, SeqCst);
+                    self.unbook(len);
                     None
                 }
             },

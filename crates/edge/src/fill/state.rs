@@ -198,6 +198,7 @@ impl FillState {
 
     /// Notes that a segment that had begun is not fetched now.
     pub(super) fn put_back(&mut self, segment: u32) {
+        assert!(self.fetching > 0, "a fetch was not counted");
         self.fetching -= 1;
         self.segments[segment as usize] = Segment::Missing;
     }
@@ -205,6 +206,7 @@ impl FillState {
     /// Notes that a fetch has ended. A segment of an upload is stored, that of a small object stays
     /// in memory until the commit.
     pub(super) fn fetched(&mut self, segment: u32, outcome: Result<Option<ObjectWriter>, EdgeError>) {
+        assert!(self.fetching > 0, "a fetch was not counted");
         self.fetching -= 1;
         if self.ahead == Some(segment) {
             self.ahead = None;

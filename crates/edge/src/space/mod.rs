@@ -291,7 +291,9 @@ impl Space {
         {
             let mut usage = self.usage.lock();
             usage.objects = (usage.objects + size).saturating_sub(replaced);
-            usage.rooms -= std::mem::take(&mut room.bytes);
+            let bytes = std::mem::take(&mut room.bytes);
+            assert!(usage.rooms >= bytes, "the room of a fill was not counted");
+            usage.rooms -= bytes;
         }
         self.changed.notify_waiters();
     }
@@ -352,7 +354,11 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.space.usage.lock().rooms -= self.bytes;
+            {
+                let mut usage = self.space.usage.lock();
+                assert!(usage.rooms >= self.bytes, "the room of a fill was not counted");
+                usage.rooms -= self.bytes;
+            }
             self.space.changed.notify_waiters();
         }
     }
@@ -360,13 +366,17 @@ impl Drop for Room {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.space.usage.lock().promised -= self.bytes;
+        let mut usage = self.space.usage.lock();
+        assert!(usage.promised >= self.bytes, "a promise was not counted");
+        usage.promised -= self.bytes;
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.usage.lock().wanted -= self.1;
+        let mut usage = self.0.usage.lock();
+        assert!(usage.wanted >= self.1, "a wish was not counted");
+        usage.wanted -= self.1;
     }
 }
 

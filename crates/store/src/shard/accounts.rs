@@ -59,6 +59,7 @@ impl Accounts {
         if let Some(entry) = self.live.get_mut(&extent)
             && entry.0 == epoch
         {
+            debug_assert!(entry.1 >= bytes, "{bytes} bytes are removed of {} in extent {extent}", entry.1);
             entry.1 = entry.1.saturating_sub(bytes);
         }
         match &self.log {

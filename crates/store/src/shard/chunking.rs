@@ -67,6 +67,7 @@ impl Chunking {
     ) -> Result<(), StoreError> {
         let core = self.core.clone();
         let options = &core.options;
+        assert!(!self.handed_over && taken >= data.len() as u64, "bytes after the end of a body");
         if self.current.as_ref().is_some_and(|filling| core.is_wanted(filling.since)) {
             self.give_up(log);
         }

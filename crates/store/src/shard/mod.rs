@@ -374,7 +374,9 @@ async fn persist(core: &Arc<Core>) -> bool {
     *core.unsaved.lock() = failed;
     if saved {
         if let Some(sealed) = core.sealed.lock().take() {
-            *core.persisted.lock() = sealed;
+            let mut persisted = core.persisted.lock();
+            assert!(persisted.lsn <= sealed.lsn, "the checkpoint goes back to {}", sealed.lsn);
+            *persisted = sealed;
         }
         core.sealing.store(false, Ordering::Release);
     }

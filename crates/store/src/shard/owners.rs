@@ -23,7 +23,8 @@ pub(crate) struct Owners(Mutex<OwnersState>);
 impl Owners {
     /// Registers a writer.
     pub(crate) fn begin(&self, id: Id) {
-        self.0.lock().live.insert(id, BTreeMap::new());
+        let before = self.0.lock().live.insert(id, BTreeMap::new());
+        assert!(before.is_none(), "two writers with one name");
     }
 
     /// Removes a writer that gave up or whose record was applied.
@@ -51,7 +52,8 @@ impl Owners {
 
     /// The writer's record was submitted: the writer ends when it is applied.
     pub(crate) fn submitted(&self, id: Id, lsn: Lsn) {
-        self.0.lock().submitted.insert(lsn, id);
+        let before = self.0.lock().submitted.insert(lsn, id);
+        assert!(before.is_none(), "two writers with one record");
     }
 
     /// All records up to `lsn` have been applied.
@@ -68,6 +70,7 @@ impl Owners {
         let mut state = self.0.lock();
         let Some(redirects) = state.live.get_mut(id) else { return false };
         for m in moves {
+            debug_assert!(m.from != m.to && m.from.body_len == m.to.body_len, "a move to {:?}", m.to);
             // A chunk that moves twice is followed from its original location.
             let mut known = false;
             for to in redirects.values_mut().filter(|to| **to == m.from) {

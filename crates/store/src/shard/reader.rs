@@ -70,6 +70,7 @@ impl Core {
         let piece_bytes = self.options.read_piece_bytes.max(1);
         let piece = range.start / piece_bytes;
         let whole = piece * piece_bytes..at.body_len.min((piece + 1).saturating_mul(piece_bytes));
+        assert!(range.start <= range.end && range.end <= whole.end, "{range:?} is not within the piece {whole:?}");
         let within = (range.start - whole.start) as usize..(range.end - whole.start) as usize;
         (piece, whole, within)
     }

@@ -90,7 +90,7 @@ impl Core {
         numbers.sort_unstable();
         numbers.dedup();
         let mut bins: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
-        let at = |n: usize| numbers.binary_search(&n).unwrap_or_default();
+        let at = |n: usize| numbers.binary_search(&n).expect("the bin of each key is locked");
         for (i, touch) in touches.iter().enumerate() {
             match self.holds(&bins[at(of_touch[i])], touch) {
                 Ok(Ok(())) => {}
@@ -124,8 +124,10 @@ impl Core {
         self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
         for (i, touch) in touches.iter().enumerate() {
             if let Some((fate, record)) = &touch.fate {
-                let entry = Entry { lsn: first + record, fate: fate.clone() };
-                bins[at(of_touch[i])].insert(touch.key.clone(), entry);
+                assert!(*record < count, "record {record} of a batch of {count}");
+                let lsn = first + record;
+                let before = bins[at(of_touch[i])].insert(touch.key.clone(), Entry { lsn, fate: fate.clone() });
+                assert!(before.is_none_or(|before| before.lsn < lsn), "the changes of a key have the order of the log");
             }
         }
         Ok(ticket)

@@ -24,7 +24,10 @@ struct WaiterGuard<'a>(&'a Wanted);
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        self.0.0.send_modify(|waiting| *waiting -= 1);
+        self.0.0.send_modify(|waiting| {
+            assert!(*waiting > 0, "a writer was not counted");
+            *waiting -= 1;
+        });
     }
 }
 

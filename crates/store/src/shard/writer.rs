@@ -351,6 +351,7 @@ impl ShardWriter {
             Some(chunking) => Some(std::mem::take(&mut chunking.done)),
             None => None,
         };
+        assert_eq!(bytes_in(&body, chunks.as_deref()), self.size, "the object has other bytes than were written");
         let mut meta = ObjectMeta {
             size: self.size,
             modified_ms: stored.modified_ms,
@@ -467,6 +468,12 @@ impl ShardWriter {
         chunking.wait_all().await.expect("written");
         chunking.done.clone()
     }
+}
+
+/// The bytes of a body in its record and in chunks.
+fn bytes_in(body: &[Bytes], chunks: Option<&[Location]>) -> u64 {
+    let in_chunks = chunks.into_iter().flatten().map(|chunk| u64::from(chunk.body_len));
+    body.iter().map(|piece| piece.len() as u64).chain(in_chunks).sum()
 }
 
 /// The upload that an object names as its origin: an object with parts always has one.

@@ -147,7 +147,9 @@ pub(crate) struct Topology {
 impl Topology {
     /// The members in the order of the layout. At least one is open.
     pub(crate) fn new(members: Vec<Arc<Member>>, layout: Option<Arc<Layout>>) -> Self {
-        let lead = members.iter().position(|member| member.shard.is_ok()).unwrap_or_default();
+        let lead = members.iter().position(|member| member.shard.is_ok()).expect("a disk of the pool is open");
+        let seats = layout.as_ref().map_or(members.len(), |layout| layout.seats.len());
+        assert_eq!(seats, members.len(), "each disk of the layout has its member");
         Self { members, layout, lead, in_use: watch::Sender::new(()) }
     }
 

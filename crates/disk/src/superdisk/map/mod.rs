@@ -160,7 +160,10 @@ impl RegionMap {
     }
 
     fn count(&mut self, now: Counts, before: Counts) {
-        let add = |sum: &mut u64, now: u64, before: u64| *sum = (*sum + now).saturating_sub(before);
+        let add = |sum: &mut u64, now: u64, before: u64| {
+            debug_assert!(*sum + now >= before, "fewer regions than were counted");
+            *sum = (*sum + now).saturating_sub(before);
+        };
         add(&mut self.counts.total, now.total, before.total);
         add(&mut self.counts.clean, now.clean, before.clean);
         add(&mut self.counts.to_rebuild, now.to_rebuild, before.to_rebuild);
@@ -184,6 +187,7 @@ impl RegionMap {
         let from = (self.tracked.min(self.fast_limit) / self.region_bytes) as usize;
         let before: Vec<_> = (from..self.regions.len()).map(|i| self.count_of(i)).collect();
         let zero = std::iter::repeat(Counts::default());
+        debug_assert!(self.regions.len() as u64 == self.tracked.div_ceil(self.region_bytes), "a region for each part");
         self.tracked = self.tracked.max(durable_len);
         self.fast_limit = self.fast_limit.max(fast_limit);
         let wanted = self.new_is_wanted;
@@ -235,6 +239,8 @@ impl RegionMap {
     }
 
     fn enter(&mut self, i: usize, op: u64, span: Span) {
+        debug_assert!(span.1 <= self.region_blocks(), "{span:?} beyond the end of a region");
+        debug_assert!(self.regions[i].busy.iter().all(|busy| busy.op != op), "operation {op} begins twice");
         if self.sabotage == SuperdiskSabotage::NoSpoil {
             self.regions[i].busy.push(Busy { op, span, spoiled: false });
             return;
@@ -327,6 +333,7 @@ impl RegionMap {
 
     /// Whether the fast leg holds the same as the durable leg in a range.
     pub(crate) fn readable(&self, offset: u64, len: u64) -> bool {
+        debug_assert!((offset | len).is_multiple_of(BLOCK as u64), "a read of {len} bytes at {offset}");
         self.within_fast(offset, len)
             && self.parts(offset, len).all(|(i, span)| {
                 let region = &self.regions[i];

@@ -85,6 +85,7 @@ impl Applier for StoreApplier {
 
     fn apply_some(&self, records: &[Applied]) -> usize {
         let core = &self.core;
+        debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
         let _one = core.applying.lock();
         if !core.index.is_well() {
             return 0;
@@ -202,9 +203,10 @@ impl Core {
         };
         match class {
             Class::Object => {
-                add(&self.objects, 1);
-                add(&self.bytes, size);
+                let (objects, bytes) = (add(&self.objects, 1), add(&self.bytes, size));
+                debug_assert!(by > 0 || objects >= 1 && bytes >= size, "{size} bytes leave {objects} of {bytes}");
             }
+            // A replay begins without a count, and counts at its end.
             Class::Upload => {
                 add(&self.uploads, 1);
             }

@@ -152,6 +152,8 @@ const MANIFEST_IN_HEAD_BYTES_MAX: usize = 4096;
 
 /// Puts the manifest into the head or, when it is large, into the body; returns the record's body.
 pub(crate) fn place(meta: &mut ObjectMeta, manifest: &Manifest) -> Vec<Bytes> {
+    let bytes: u64 = manifest.chunks.iter().map(|chunk| u64::from(chunk.body_len)).sum();
+    assert_eq!(bytes, meta.size, "the chunks of an object are not its bytes");
     let shares = manifest.shares();
     let bytes = Bytes::from(manifest.encode());
     if bytes.len() <= MANIFEST_IN_HEAD_BYTES_MAX {

@@ -26,6 +26,12 @@ const KEYS_STEP_MAX: u64 = 4096;
 /// Concurrent reads from the log for one history.
 const READS: usize = 8;
 
+/// Whether publications are in the order of their offsets, or in the opposite one.
+fn in_order(publications: &[Arc<Publication>], reverse: bool) -> bool {
+    let offsets = publications.iter().map(|publication| publication.offset);
+    if reverse { offsets.rev().is_sorted_by(|a, b| a < b) } else { offsets.is_sorted_by(|a, b| a < b) }
+}
+
 /// A channel of a shard. The handle keeps the channel in memory.
 #[derive(Clone)]
 pub(crate) struct ShardChannel {
@@ -83,6 +89,9 @@ impl ShardChannel {
         let durability = if early || is_async && state.is_async { Durability::Async } else { Durability::Sync };
         let ticket = log.submit(room, batch, durability)?;
         core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        let waiting = state.pending.back().map_or(state.top, |last| last.publication.offset);
+        assert!(waiting < offset, "offset {offset} is given out twice, after {waiting}");
+        debug_assert!(floor <= offset && floor >= state.next_first, "the kept range goes back to {floor}");
         state.is_async |= is_async;
         state.next = offset;
         state.next_first = floor;
@@ -210,6 +219,7 @@ impl ShardChannel {
                     fits
                 });
                 publications.truncate(within.count());
+                debug_assert!(in_order(&publications, query.reverse), "a history out of the order of its offsets");
                 return Ok(History { publications, position, complete });
             }
             (position, from, to, complete)
@@ -238,6 +248,7 @@ impl ShardChannel {
             }
             (from, to) = if query.reverse { (from, to - count) } else { (from + count, to) };
         }
+        debug_assert!(in_order(&publications, query.reverse), "a history out of the order of its offsets");
         Ok(History { publications, position, complete })
     }
 

@@ -233,6 +233,7 @@ impl Core {
             self.channels.tails.enqueue(&channel);
         }
         self.channels.tails.evict();
+        assert!(held.as_ref().is_none_or(|held| held.publication.offset == offset), "another publication is delivered");
         let removed = self.remove_dropped(name, over.start..over.end.min(offset), remove);
         if !r.moved {
             self.dirty.note(keys::CHANNELS, name, |name| Entity::Channel { name });

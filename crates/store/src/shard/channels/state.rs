@@ -111,6 +111,9 @@ impl ChannelState {
             Some(held) if held.publication.offset == offset && !meta.removed => self.pending.pop_front(),
             _ => None,
         };
+        if held.is_some() {
+            assert!(offset > self.top, "offset {offset} is delivered after {}", self.top);
+        }
         let before = self.first;
         // Moved records are applied again, perhaps the newest one too; its epoch may have ended
         // with a restart.
@@ -122,6 +125,8 @@ impl ChannelState {
         self.first = self.first.max(meta.floor).min(self.top + 1);
         self.next_first = self.next_first.max(self.first);
         if let Some(held) = &held {
+            let last = self.tail.back().map(|last| last.publication.offset);
+            debug_assert!(last.is_none_or(|last| last + 1 == offset), "a gap in memory: {offset} after {last:?}");
             self.tail_bytes += held.bytes();
             self.tails.grew(held.bytes());
             self.tail.push_back(held.clone());
@@ -134,11 +139,13 @@ impl ChannelState {
         {
             self.pop_tail();
         }
+        debug_assert!(before <= self.first && self.first <= self.top + 1, "the kept range of a channel");
         (held, before..self.first)
     }
 
     fn pop_tail(&mut self) -> Option<HeldPublication> {
         let held = self.tail.pop_front()?;
+        assert!(self.tail_bytes >= held.bytes(), "fewer bytes in memory than were counted");
         self.tail_bytes -= held.bytes();
         self.tails.shrank(held.bytes());
         Some(held)

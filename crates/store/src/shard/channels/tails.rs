@@ -57,7 +57,8 @@ impl Tails {
     }
 
     pub(super) fn shrank(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes as u64, Relaxed);
+        let before = self.bytes.fetch_sub(bytes as u64, Relaxed);
+        assert!(before >= bytes as u64, "fewer bytes in memory than were counted");
     }
 
     /// Queues a channel, last. It must not be queued yet.

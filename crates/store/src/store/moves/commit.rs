@@ -110,6 +110,9 @@ impl Store {
         let now = self.topology();
         self.all_agree(&now)?;
         let layout = Arc::new(next.layout);
+        assert_eq!(layout.seats.len(), next.members.len(), "each disk of a layout has its member");
+        let before = now.layout().map_or(0, |before| before.generation);
+        assert!(layout.generation > before, "layout {} after {before}", layout.generation);
         let is = |shard: &Shard, other: &Shard| Arc::ptr_eq(&shard.core, &other.core);
         next.first.put_layout(&layout).await?;
         // The layout is current from here on.

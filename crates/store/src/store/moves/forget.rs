@@ -166,7 +166,10 @@ fn without(layout: &Layout, gone: &[usize], capacities: &[u64]) -> Layout {
             next.homes[slot] = next.goals[slot];
         }
     }
-    let number = |seat: u16| stay.iter().position(|at| *at == usize::from(seat)).unwrap_or_default() as u16;
+    let number = |seat: u16| {
+        let at = stay.iter().position(|at| *at == usize::from(seat));
+        at.expect("no slot is at home on a disk that is forgotten") as u16
+    };
     for table in [&mut next.homes, &mut next.goals] {
         table.iter_mut().for_each(|seat| *seat = number(*seat));
     }

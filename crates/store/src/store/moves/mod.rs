@@ -130,7 +130,8 @@ impl Moves {
     }
 
     fn end(&self) {
-        self.busy.store(false, Ordering::Release);
+        let was_busy = self.busy.swap(false, Ordering::AcqRel);
+        assert!(was_busy, "a turn ends twice");
         self.idle.send_replace(true);
     }
 
