@@ -11,6 +11,10 @@ mod changes;
 mod connection;
 mod export;
 mod flushes;
+// The entries of the fuzz targets, in builds for fuzzing and tests only.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+#[path = "../fuzz/mod.rs"]
 pub mod fuzzing;
 mod handshake;
 mod layout;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::Serialize;
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Env, has_fault};
 use steadfast_store::{ChannelHandle, ChannelSink, History, HistoryQuery, Position, Publication, Store};
 
 use crate::error::ChannelError;
@@ -224,7 +224,7 @@ impl Channels {
         self.check(|| publish.body.clone())?;
         match channel {
             Channel::Remote(channel)
-                if self.0.home.sabotage == ClusterSabotage::KeyAtFront && !publish.key.is_empty() =>
+                if has_fault(self.0.home.sabotage, ClusterSabotage::KeyAtFront) && !publish.key.is_empty() =>
             {
                 Ok(self.keyed_at_front(channel.clone(), terms, publish))
             }

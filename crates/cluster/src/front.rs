@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 use steadfast_store::{Position, Publication};
 use tokio::sync::Notify;
 
@@ -193,7 +193,7 @@ impl Front {
             home.watch(number, name);
             home.send(Kind::Watch(entry.channel.watch(number, name)).to_bytes());
             let lists = entry.members.begin_watch(number);
-            for list in lists.into_iter().filter(|_| self.sabotage != ClusterSabotage::NoSnapshot) {
+            for list in lists.into_iter().filter(|_| !has_fault(self.sabotage, ClusterSabotage::NoSnapshot)) {
                 home.send(Kind::MemberList(list).to_bytes());
             }
         } else if home.is_up() {
@@ -219,10 +219,10 @@ impl Front {
         }
         let number = entry.channel.number();
         let mut home = self.home(entry.home).lock();
-        if self.sabotage != ClusterSabotage::WatchNumberIgnored {
+        if !has_fault(self.sabotage, ClusterSabotage::WatchNumberIgnored) {
             home.unwatch(number);
         }
-        if self.sabotage != ClusterSabotage::UnwatchLost {
+        if !has_fault(self.sabotage, ClusterSabotage::UnwatchLost) {
             home.send(Kind::Unwatch(WatchNumber { number }).to_bytes());
         }
         entry.channel.unwatch();
@@ -290,7 +290,7 @@ impl Front {
 
     /// The link to a node is lost. The sessions stay, with what they have.
     pub(crate) fn on_down(&self, node: NodeIndex) {
-        if self.sabotage == ClusterSabotage::BreakUnnoticed {
+        if has_fault(self.sabotage, ClusterSabotage::BreakUnnoticed) {
             return;
         }
         self.home(node).lock().down(self.env.now());

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{BoxFuture, Budget, Env};
+use steadfast_flow::{BoxFuture, Budget, Env, has_fault};
 use steadfast_store::{ChannelHandle, ChannelSink, History, HistoryQuery, Position, Publication, Store};
 use tokio::sync::Semaphore;
 
@@ -229,7 +229,7 @@ impl Home {
         self.env.spawn("cluster watch", async move {
             let answer = match home.answer_watch(node, &outbox, &name, &watch).await {
                 Ok(answer) => {
-                    if home.sabotage == ClusterSabotage::ReadBeforeWatch {
+                    if has_fault(home.sabotage, ClusterSabotage::ReadBeforeWatch) {
                         home.env.sleep(LATE).await;
                         let handle = home.open(&name).ok();
                         home.add(&name, Watcher { node, number, outbox: outbox.clone() }, handle.as_ref());
@@ -266,11 +266,12 @@ impl Home {
         let answer =
             |position: Position| Watched { number: watch.number, position: position.into(), ..Watched::default() };
         let watcher = || Watcher { node, number: watch.number, outbox: outbox.clone() };
-        let (mut last, mut added) = (watch.last.map(Position::from), false);
-        match (self.sabotage, &mut last) {
-            (ClusterSabotage::ReadBeforeWatch, _) => added = true,
-            (ClusterSabotage::OffsetOnly, Some(last)) => last.epoch = handle.position()?.epoch,
-            _ => {}
+        let mut last = watch.last.map(Position::from);
+        let mut added = has_fault(self.sabotage, ClusterSabotage::ReadBeforeWatch);
+        if has_fault(self.sabotage, ClusterSabotage::OffsetOnly)
+            && let Some(last) = &mut last
+        {
+            last.epoch = handle.position()?.epoch;
         }
         loop {
             if !added && last.is_none_or(|last| !is_far(last, handle.position().unwrap_or(last))) {
@@ -308,7 +309,7 @@ impl Home {
         self.requests.histories.fetch_add(1, Relaxed);
         let query = HistoryQuery { since: Some(from), limit: ANSWER_PUBLICATIONS_MAX, reverse: false };
         let history = handle.history_within(query, self.requests.page_bytes).await?;
-        let any = self.sabotage == ClusterSabotage::MissingIgnored;
+        let any = has_fault(self.sabotage, ClusterSabotage::MissingIgnored);
         Ok(Some(history).filter(|history| any || history.complete))
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 use steadfast_store::{ChannelHandle, Position};
 use tokio::sync::watch;
 
@@ -90,7 +90,7 @@ impl Keys {
     /// Reads the keys that an earlier process stored in a channel, unless that was done.
     fn read_stored(&self, channel: &ChannelHandle) -> Result<(), ChannelError> {
         let (now, of) = (self.0.env.now(), self.0.hashers[0].hash_one(channel.name()));
-        if now >= self.0.all_known_at || self.0.sabotage == ClusterSabotage::KeysForgotten {
+        if now >= self.0.all_known_at || has_fault(self.0.sabotage, ClusterSabotage::KeysForgotten) {
             return Ok(());
         }
         if self.0.known.lock().read.contains(&of) {

@@ -15,6 +15,10 @@ mod error;
 mod events;
 pub mod frame;
 mod front;
+// The entries of the fuzz targets, in builds for fuzzing and tests only.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+#[path = "../fuzz/mod.rs"]
 pub mod fuzzing;
 mod handshake;
 mod hashing;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
+use steadfast_flow::has_fault;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::sabotage::ClusterSabotage;
@@ -70,7 +71,7 @@ impl Outbox {
         }
         let len = frame.len() as u64;
         if self.shared.bytes.fetch_add(len, Relaxed) + len > self.shared.bytes_max {
-            if self.shared.sabotage == ClusterSabotage::FrameDropped {
+            if has_fault(self.shared.sabotage, ClusterSabotage::FrameDropped) {
                 self.shared.bytes.fetch_sub(len, Relaxed);
                 return true;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use steadfast_flow::{
-    Budget, Env, Gate, HistogramCounter, KeyedGate, KeyedGateOptions, Pass, Refused, log_rarely, shortened,
+    Budget, Env, Gate, HistogramCounter, KeyedGate, KeyedGateOptions, Pass, Refused, has_fault, log_rarely, shortened,
 };
 use steadfast_log::Lsn;
 use steadfast_store::{ObjectInfo, Store, StoreError};
@@ -133,7 +133,7 @@ impl Site {
 
     /// Whether the edge has this deliberate fault.
     pub(crate) fn has(&self, sabotage: Sabotage) -> bool {
-        self.gates.sabotage == sabotage
+        has_fault(self.gates.sabotage, sabotage)
     }
 
     /// How a stored object may be served, and its age in milliseconds.

@@ -6,6 +6,7 @@
 pub mod budget;
 pub mod connections;
 pub mod env;
+mod fault;
 pub mod gate;
 mod gauge;
 pub mod histogram;
@@ -22,6 +23,7 @@ pub mod throttle;
 pub use budget::{Budget, KeyedBudget, Permit};
 pub use connections::{Closing, Connection, Connections, group_of};
 pub use env::{BoxFuture, Env, Panicked, Runtime, TokioRuntime};
+pub use fault::has_fault;
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
 pub use histogram::{Histogram, HistogramCounter};

@@ -17,6 +17,10 @@ mod deflate;
 mod door;
 mod filter;
 mod fossil;
+// The entries of the fuzz targets, in builds for fuzzing and tests only.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+#[path = "../fuzz/mod.rs"]
 pub mod fuzzing;
 mod gateway;
 mod grpc;

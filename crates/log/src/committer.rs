@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use steadfast_disk::{AlignedBuf, BLOCK, BufPool};
-use steadfast_flow::BoxFuture;
+use steadfast_flow::{BoxFuture, has_fault};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::commit::{Answer, ToApply};
@@ -254,7 +254,7 @@ impl Committer {
     }
 
     async fn write_frame(&mut self) -> Result<(), Stopped> {
-        let sabotaged = self.shared.options.sabotage == Sabotage::CommitBeforeChunks;
+        let sabotaged = has_fault(self.shared.options.sabotage, Sabotage::CommitBeforeChunks);
         if self.building.chunks > self.chunks_flushed && !sabotaged {
             // The device may reorder writes. A power cut must not keep a record whose chunks it
             // loses.
@@ -263,7 +263,7 @@ impl Committer {
             self.shared.io.flush().await.map_err(Stopped)?;
             self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
         }
-        let due = self.flush_is_due() && self.shared.options.sabotage != Sabotage::LateFlush;
+        let due = self.flush_is_due() && !has_fault(self.shared.options.sabotage, Sabotage::LateFlush);
         let building = std::mem::take(&mut self.building);
         let Some(frame) = building.frame else { return Ok(()) };
         let BuiltFrame { data, disk_offset, last_lsn, min_version, applied } =

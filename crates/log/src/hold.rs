@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use steadfast_flow::Pace;
+use steadfast_flow::{Pace, has_fault};
 
 use crate::compact::Halt;
 use crate::compact::source::Items;
@@ -165,7 +165,7 @@ impl Log {
         let hold = shared.extents.with(|table| {
             assert!(table.holding > 0, "nothing is recycled while a hold is made");
             let hold = Hold { id, lsn, epoch: table.next_epoch - 1, except: holding.except.clone() };
-            if shared.options.sabotage != Sabotage::HoldsIgnored {
+            if !has_fault(shared.options.sabotage, Sabotage::HoldsIgnored) {
                 table.hold(hold.clone());
             }
             hold

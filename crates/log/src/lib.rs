@@ -19,7 +19,10 @@ mod extents;
 mod fence;
 pub mod format;
 mod frame;
+// The entries of the fuzz targets, in builds for fuzzing and tests only.
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
+#[path = "../fuzz/mod.rs"]
 pub mod fuzzing;
 mod gather;
 mod guard;

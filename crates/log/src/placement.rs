@@ -14,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_disk::{Disk, ZoneState};
+use steadfast_flow::has_fault;
 
 use crate::format::{Ledger, SUPERBLOCK_OFFSETS, Superblock, Zoning};
 use crate::io::Io;
@@ -78,7 +79,7 @@ impl Placement {
 
     /// Whether writes to one extent must reach the disk in the order of their places.
     pub(crate) fn in_order(&self) -> bool {
-        self.zones().is_some() && self.0.sabotage != Sabotage::ZoneOrder
+        self.zones().is_some() && !has_fault(self.0.sabotage, Sabotage::ZoneOrder)
     }
 
     /// Number of body extents written at a time in a pool with `extents` of them.
@@ -117,7 +118,7 @@ impl Placement {
     pub(crate) async fn clear(&self, io: &Io, start: u64) -> Result<(), LogError> {
         match self.zone_state(start) {
             None | Some(ZoneState::Empty) => Ok(()),
-            Some(_) if self.0.sabotage == Sabotage::ZoneReset => Ok(()),
+            Some(_) if has_fault(self.0.sabotage, Sabotage::ZoneReset) => Ok(()),
             Some(_) => io.reset_zone(start).await,
         }
     }
@@ -125,7 +126,7 @@ impl Placement {
     /// Ends the writes to the extent that begins at `start`.
     pub(crate) async fn finish(&self, io: &Io, start: u64) -> Result<(), LogError> {
         match self.zone_state(start) {
-            Some(ZoneState::Open | ZoneState::Failed) if self.0.sabotage != Sabotage::ZoneFinish => {
+            Some(ZoneState::Open | ZoneState::Failed) if !has_fault(self.0.sabotage, Sabotage::ZoneFinish) => {
                 io.finish_zone(start).await
             }
             _ => Ok(()),
@@ -163,7 +164,7 @@ impl Placement {
         let Some(zones) = self.zones() else { return Ok(()) };
         let mut ledger = self.0.ledger.lock().await;
         let known = epoch < ledger.epoch_bound && recycled_lsn <= ledger.recycled_lsn;
-        if known || self.0.sabotage == Sabotage::ZoneLedger {
+        if known || has_fault(self.0.sabotage, Sabotage::ZoneLedger) {
             return Ok(());
         }
         let next = Ledger {

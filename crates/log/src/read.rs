@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use steadfast_disk::BLOCK;
+use steadfast_flow::has_fault;
 
 use crate::extents::ExtentInfo;
 use crate::format::{CHECK_BYTES, RECORD_HEADER, RecordHeader, RecordView, check_count, record_bytes, verify_body};
@@ -220,7 +221,7 @@ async fn read_range(
         }
     };
     let seed = shared.extents.id(location.extent, location.epoch).seed();
-    if shared.options.sabotage != Sabotage::UnverifiedReads {
+    if !has_fault(shared.options.sabotage, Sabotage::UnverifiedReads) {
         let damaged = |error: crate::format::FormatError| Failure::Damaged(error.to_string());
         let (header, head) = RecordView::parse_head(&front, seed, location.offset).map_err(damaged)?;
         // A body alone does not identify its record.

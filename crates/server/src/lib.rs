@@ -10,7 +10,10 @@ pub mod control;
 pub mod credentials;
 pub mod datadir;
 pub mod disks;
+// The entries of the fuzz targets, in builds for fuzzing and tests only.
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
+#[path = "../fuzz/mod.rs"]
 pub mod fuzzing;
 pub mod memory;
 pub mod net;

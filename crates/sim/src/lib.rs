@@ -7,6 +7,7 @@
 mod array;
 mod block;
 mod channels;
+pub mod cli;
 mod client;
 mod counts;
 pub mod disk;

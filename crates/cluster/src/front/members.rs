@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use steadfast_flow::has_fault;
 
 use crate::frame::members::{MemberDone, MemberEvent, MemberList, WireMember};
 use crate::members::{ClientId, Member};
@@ -97,7 +98,7 @@ impl FrontMembers {
             let client = Bytes::copy_from_slice(&client.to_be_bytes());
             MemberEvent { number, member: WireMember { client, ..WireMember::default() }, gone: true }
         });
-        if known.sent && self.gone.len() < GONE_MAX && self.sabotage != ClusterSabotage::ForgottenLeaves {
+        if known.sent && self.gone.len() < GONE_MAX && !has_fault(self.sabotage, ClusterSabotage::ForgottenLeaves) {
             self.gone.insert(client, known);
         }
         event

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::Shared;
-use steadfast_flow::BoxFuture;
+use steadfast_flow::{BoxFuture, has_fault};
 use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
@@ -167,7 +167,7 @@ impl Front {
                     Err(ChannelError::OutcomeUnknown | ChannelError::HomeUnreachable) => return None,
                     Err(error) => return Some(Err(*error)),
                 };
-                let any = self.sabotage == ClusterSabotage::OldAnswers;
+                let any = has_fault(self.sabotage, ClusterSabotage::OldAnswers);
                 if entry.channel.number() != number && !any {
                     return None;
                 }
@@ -202,7 +202,7 @@ impl Front {
         }
         let current = entry.channel.current().ok_or(ChannelError::HomeUnreachable)?;
         let number = entry.channel.number();
-        if self.sabotage == ClusterSabotage::AheadRefused
+        if has_fault(self.sabotage, ClusterSabotage::AheadRefused)
             && query.since.is_some_and(|since| since.epoch != current.epoch || since.offset > current.offset)
         {
             return Ok(Lookup::Answer(History { publications: Vec::new(), position: current, complete: false }));

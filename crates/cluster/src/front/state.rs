@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use steadfast_flow::has_fault;
 use steadfast_store::{History, HistoryQuery, Position, Publication};
 
 use super::tail::{HistoryBounds, Tail, bytes_of};
@@ -119,7 +120,7 @@ impl FrontChannel {
         self.number = number;
         self.phase = Phase::Pending(Kept::default());
         self.failed = None;
-        if self.sabotage == ClusterSabotage::NoLastPosition {
+        if has_fault(self.sabotage, ClusterSabotage::NoLastPosition) {
             self.known = None;
         }
         Watch {
@@ -138,7 +139,7 @@ impl FrontChannel {
 
     /// The answer to a watch; `None` if it is of an older one.
     pub(super) fn watched(&mut self, answer: Watched) -> Option<Catchup> {
-        if answer.number != self.number && self.sabotage != ClusterSabotage::WatchNumberIgnored {
+        if answer.number != self.number && !has_fault(self.sabotage, ClusterSabotage::WatchNumberIgnored) {
             return None;
         }
         let Phase::Pending(kept) = std::mem::replace(&mut self.phase, Phase::Unwatched) else { return None };
@@ -160,10 +161,10 @@ impl FrontChannel {
         let mut catchup = Catchup { epoch: position.epoch, ..Catchup::default() };
         if self.known.is_some_and(|known| answer.reset || !self.is_continued(known, &missed, position)) {
             let other_epoch = self.known.is_some_and(|known| known.epoch != position.epoch);
-            if self.sabotage != ClusterSabotage::TailOverEpoch || !other_epoch {
+            if !has_fault(self.sabotage, ClusterSabotage::TailOverEpoch) || !other_epoch {
                 self.clear_tail();
             }
-            let silent = self.sabotage == ClusterSabotage::NoResetOnEpoch && other_epoch;
+            let silent = has_fault(self.sabotage, ClusterSabotage::NoResetOnEpoch) && other_epoch;
             catchup.reset = Some(position).filter(|_| !silent);
             self.known = Some(position);
         } else {
@@ -178,7 +179,7 @@ impl FrontChannel {
             self.known = Some(position);
         }
         for publication in kept.publications {
-            let any = self.sabotage == ClusterSabotage::KeptNotFiltered;
+            let any = has_fault(self.sabotage, ClusterSabotage::KeptNotFiltered);
             if any | matches!(self.published(self.number, &publication), Arrival::Deliver(_)) {
                 catchup.publications.push(publication);
             }
@@ -188,12 +189,12 @@ impl FrontChannel {
 
     /// A publication of the home.
     pub(super) fn published(&mut self, number: u64, publication: &Arc<Publication>) -> Arrival {
-        if number != self.number && self.sabotage != ClusterSabotage::WatchNumberIgnored {
+        if number != self.number && !has_fault(self.sabotage, ClusterSabotage::WatchNumberIgnored) {
             return Arrival::Nothing;
         }
         match &mut self.phase {
             Phase::Unwatched => return Arrival::Nothing,
-            Phase::Pending(_) if self.sabotage == ClusterSabotage::EarlyDropped => return Arrival::Nothing,
+            Phase::Pending(_) if has_fault(self.sabotage, ClusterSabotage::EarlyDropped) => return Arrival::Nothing,
             Phase::Pending(kept) => {
                 kept.bytes += bytes_of(publication);
                 if kept.publications.len() == KEPT_MAX || kept.bytes > KEPT_BYTES_MAX {
@@ -220,11 +221,11 @@ impl FrontChannel {
     }
 
     fn is_continued(&self, from: Position, missed: &[Arc<Publication>], to: Position) -> bool {
-        match self.sabotage {
-            ClusterSabotage::OffsetOnly => is_continued(Position { epoch: to.epoch, ..from }, missed, to),
-            ClusterSabotage::MissingIgnored => from.epoch == to.epoch && from.offset <= to.offset,
-            _ => is_continued(from, missed, to),
+        let epoch = if has_fault(self.sabotage, ClusterSabotage::OffsetOnly) { to.epoch } else { from.epoch };
+        if has_fault(self.sabotage, ClusterSabotage::MissingIgnored) {
+            return from.epoch == to.epoch && from.offset <= to.offset;
         }
+        is_continued(Position { epoch, ..from }, missed, to)
     }
 
     fn push(&mut self, publication: &Arc<Publication>) {

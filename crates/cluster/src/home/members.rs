@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_flow::{Env, log_rarely, shortened};
+use steadfast_flow::{Env, has_fault, log_rarely, shortened};
 
 use super::Home;
 use crate::frame::Kind;
@@ -118,7 +118,7 @@ impl Home {
     /// The channel of a watch, and whether the members of its node have expired.
     fn watched(&self, node: NodeIndex, number: u64) -> Option<(Arc<str>, bool)> {
         let front = self.front(node).lock();
-        let expired = front.expired && self.sabotage != ClusterSabotage::AnnouncedForever;
+        let expired = front.expired && !has_fault(self.sabotage, ClusterSabotage::AnnouncedForever);
         Some((front.watches.get(&number)?.clone(), expired))
     }
 
@@ -184,7 +184,9 @@ impl Home {
 
     /// A client subscribed at a node, or its information changed.
     fn present(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: Member, is_new: bool) {
-        if self.sabotage == ClusterSabotage::EarlyMembersForgotten && self.env.now() < self.members.started + EARLY {
+        if has_fault(self.sabotage, ClusterSabotage::EarlyMembersForgotten)
+            && self.env.now() < self.members.started + EARLY
+        {
             return;
         }
         let member = Arc::new(member);

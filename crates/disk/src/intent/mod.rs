@@ -17,6 +17,7 @@ use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
+use steadfast_flow::has_fault;
 
 pub(crate) use bits::{BITS_BYTES, BLOCK_REGIONS, BLOCKS};
 
@@ -124,7 +125,7 @@ impl Intent {
         for region in regions {
             match self.bits.get(region) {
                 None | Some(Bit::Dirty) => {}
-                Some(Bit::Clearing) if self.clears_under_writes => {}
+                Some(Bit::Clearing) if has_fault(self.clears_under_writes, true) => {}
                 Some(Bit::Clearing) => self.put(region, Bit::Dirty),
                 Some(Bit::Requested | Bit::Setting) => readiness = Readiness::Wait,
                 Some(Bit::Clean) => {

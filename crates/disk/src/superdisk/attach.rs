@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 
 use super::compare::samples_differ;
 use super::core::{Leg, SuperdiskShared};
@@ -153,7 +153,7 @@ pub(super) async fn open(
     }
     // Writes of a killed process may still be in the disk's cache. They are made durable before
     // they are read.
-    if options.sabotage != SuperdiskSabotage::NoFlushAtOpening {
+    if !has_fault(options.sabotage, SuperdiskSabotage::NoFlushAtOpening) {
         durable.flush().await?;
     }
     let (before, blank) = inspect_durable(&durable).await?;
@@ -180,7 +180,7 @@ pub(super) async fn open(
     let stale = matches!(probed, Ok(Probe::Ours(_))) && matches!(belief, Belief::New(_));
     let known = matches!(belief, Belief::Known(_));
     let leg = match (probed, &fast) {
-        (Ok(_), Some(_)) if known && options.sabotage == SuperdiskSabotage::NoStampAtOpening => Leg::Up,
+        (Ok(_), Some(_)) if known && has_fault(options.sabotage, SuperdiskSabotage::NoStampAtOpening) => Leg::Up,
         (Ok(_), Some(fast)) => match env.timeout(left(&env), attach(fast, &identity)).await {
             Some(Ok(())) => Leg::Up,
             Some(Err(error)) => Leg::Failed(error.to_string()),
@@ -190,7 +190,7 @@ pub(super) async fn open(
         (Ok(_), None) => Leg::Missing,
     };
     (map.sabotage, intent.clears_under_writes) =
-        (options.sabotage, options.sabotage == SuperdiskSabotage::ClearUnderWrite);
+        (options.sabotage, has_fault(options.sabotage, SuperdiskSabotage::ClearUnderWrite));
     map.resize(durable.len(), if leg == Leg::Up { fast_limit(fast.as_ref()) } else { 0 });
     map.new_is_blank();
     if leg == Leg::Up {
@@ -214,10 +214,10 @@ pub(super) async fn open(
 /// Marks the regions of the fast leg that count: those whose intent bit is clear.
 fn trust_regions(map: &mut RegionMap, intent: &Intent, sabotage: SuperdiskSabotage, (stale, known): (bool, bool)) {
     map.trust_only(|region| intent.is_clean(region));
-    match sabotage {
-        SuperdiskSabotage::TrustStale if stale || known => map.trust(),
-        SuperdiskSabotage::DirtyFastBelieved if known => map.trust(),
-        _ => {}
+    let all = has_fault(sabotage, SuperdiskSabotage::TrustStale) && (stale || known)
+        || has_fault(sabotage, SuperdiskSabotage::DirtyFastBelieved) && known;
+    if all {
+        map.trust();
     }
 }
 
@@ -266,7 +266,7 @@ async fn name_legs(
         last_written: [0; LAST_WRITTEN],
     });
     match belief {
-        Belief::Known(_) if sabotage == SuperdiskSabotage::NoStampAtOpening => {
+        Belief::Known(_) if has_fault(sabotage, SuperdiskSabotage::NoStampAtOpening) => {
             Ok((known, read_intent(&known, durable).await))
         }
         Belief::Known(opening) => {

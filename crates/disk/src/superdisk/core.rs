@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_flow::{Env, Pace};
+use steadfast_flow::{Env, Pace, has_fault};
 use tokio::sync::{Notify, oneshot};
 
 use super::heal::Heal;
@@ -277,7 +277,7 @@ impl SuperdiskShared {
 
     /// Whether this defect is injected for a test.
     pub(crate) fn is_sabotaged(&self, sabotage: SuperdiskSabotage) -> bool {
-        self.options.sabotage == sabotage
+        has_fault(self.options.sabotage, sabotage)
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

@@ -10,6 +10,7 @@
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use steadfast_flow::has_fault;
 
 use super::core::{Leg, SuperdiskShared};
 use super::options::SuperdiskSabotage;
@@ -230,19 +231,19 @@ impl SuperdiskShared {
 
     async fn clear(self: &Arc<Self>, batch: &[u32], identity: Identity, failures: u64) -> bool {
         let sabotage = self.options.sabotage;
-        let stamps = sabotage != SuperdiskSabotage::NoStampAtClear;
-        let flush = sabotage != SuperdiskSabotage::ClearWithoutDurableFlush;
+        let stamps = !has_fault(sabotage, SuperdiskSabotage::NoStampAtClear);
+        let flush = !has_fault(sabotage, SuperdiskSabotage::ClearWithoutDurableFlush);
         let identity = if stamps { identity } else { self.state.lock().identity };
         let Ok(Some(identity)) = self.write_bits(Vec::new(), Some(identity), flush).await else { return false };
         // An image of the fast leg that is taken between the event and its flush may lack any
         // earlier data. Such an image must not have the event that clears the bits of that data.
-        let flush_fast = sabotage != SuperdiskSabotage::ClearWithoutFastFlush;
+        let flush_fast = !has_fault(sabotage, SuperdiskSabotage::ClearWithoutFastFlush);
         if !self.stamp(identity, flush_fast, flush_fast && stamps).await {
             return false;
         }
         let cleared_at = if stamps { identity.event } else { identity.cleared_at };
         let sealed = Identity { cleared_at, ..identity };
-        let flush = flush && sabotage != SuperdiskSabotage::ClearInOneFlush;
+        let flush = flush && !has_fault(sabotage, SuperdiskSabotage::ClearInOneFlush);
         if self.write_bits(Vec::new(), Some(sealed), flush).await.is_err() {
             return false;
         }

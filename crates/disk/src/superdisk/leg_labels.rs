@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use steadfast_flow::has_fault;
 
 use super::options::SuperdiskSabotage;
 use super::pair::{FAST_DISKS_MAX, FAST_MAGIC, FAST_START, Identity, NO_LEG, find};
@@ -26,7 +27,7 @@ impl LegLabels {
 
     /// Why the fast leg's content is refused, if it is. `durable` is the durable leg's label.
     pub(crate) fn refused_by(&self, durable: &Identity, sabotage: SuperdiskSabotage) -> Option<&'static str> {
-        if sabotage == SuperdiskSabotage::FirstDeviceBelieved {
+        if has_fault(sabotage, SuperdiskSabotage::FirstDeviceBelieved) {
             return refused(durable, &self.labels[0], sabotage);
         }
         if self.incomplete {
@@ -41,12 +42,12 @@ fn refused(durable: &Identity, device: &Identity, sabotage: SuperdiskSabotage) -
     // The previous opening's number is valid only below the durable leg's event.
     let same_history = device.opening == durable.opening
         || device.opening == durable.opening_before && device.event < durable.event
-        || sabotage == SuperdiskSabotage::OpeningNotCompared;
+        || has_fault(sabotage, SuperdiskSabotage::OpeningNotCompared);
     if durable.fast != device.fast || device.fast == NO_LEG {
         Some("the durable leg names another fast leg")
-    } else if device.event > durable.event && sabotage != SuperdiskSabotage::NewerFastBelieved {
+    } else if device.event > durable.event && !has_fault(sabotage, SuperdiskSabotage::NewerFastBelieved) {
         Some("the durable leg has been restored to an earlier time")
-    } else if device.event < durable.cleared_at && sabotage != SuperdiskSabotage::OlderFastBelieved {
+    } else if device.event < durable.cleared_at && !has_fault(sabotage, SuperdiskSabotage::OlderFastBelieved) {
         Some("the fast leg has been restored to an earlier time")
     } else if !same_history {
         Some("the fast leg is of another history: both legs have been restored to an earlier time since")

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::Bytes;
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Env, has_fault};
 
 use self::core::SuperdiskShared;
 use crate::label::Found;
@@ -180,7 +180,9 @@ impl Disk for Superdisk {
         let shared = self.shared.clone();
         Box::pin(async move {
             match copy {
-                0 if shared.options.sabotage == SuperdiskSabotage::TrustStale => shared.read(offset, len).await,
+                0 if has_fault(shared.options.sabotage, SuperdiskSabotage::TrustStale) => {
+                    shared.read(offset, len).await
+                }
                 0 => shared.read_durable(offset, len).await,
                 1 => shared.read_copy_fast(offset, len).await,
                 _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("a super-disk has no copy {copy}"))),

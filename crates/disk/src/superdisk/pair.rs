@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 
 use super::options::SuperdiskSabotage;
 use crate::intent::{BITS_BYTES, Intent};
@@ -216,7 +216,7 @@ pub(crate) async fn write_new_pair(
     sabotage: SuperdiskSabotage,
 ) -> io::Result<Identity> {
     disk.write(INTENT_BITS, Intent::encode_all_set(&identity.fast)).await?;
-    if sabotage == SuperdiskSabotage::AttachNotFlushed {
+    if has_fault(sabotage, SuperdiskSabotage::AttachNotFlushed) {
         return identity.write_durable(disk).await;
     }
     identity.write_durable_flushed(disk).await

@@ -245,8 +245,8 @@ impl SuperdiskShared {
     }
 
     fn sabotage_flushes(&self) -> bool {
-        [SuperdiskSabotage::AckOnFast, SuperdiskSabotage::FlushOfFastOnly].contains(&self.options.sabotage)
-            && self.state.lock().leg == Leg::Up
+        let is = |fault| self.is_sabotaged(fault);
+        (is(SuperdiskSabotage::AckOnFast) || is(SuperdiskSabotage::FlushOfFastOnly)) && self.state.lock().leg == Leg::Up
     }
 
     /// Discards a range on both legs. The durable leg serves it until it is written or copied

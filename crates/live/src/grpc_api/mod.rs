@@ -1,6 +1,8 @@
 //! The server API over gRPC on its own port: Centrifugo's `CentrifugoApi`.
 
 mod door;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "../../fuzz/grpc.rs"]
 pub(crate) mod fuzzing;
 pub(crate) mod message;
 

@@ -181,6 +181,7 @@ fn read<R: DecodeReply>(answer: Bytes) -> Result<Answer<R>, String> {
 }
 
 /// Decodes an answer for the fuzzer: whether it has a result, an error and a disconnect.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn outcome(event: ProxyEvent, answer: Bytes) -> Result<[bool; 3], String> {
     fn parts<R>(answer: Answer<R>) -> [bool; 3] {
         [answer.result.is_some(), answer.error.is_some(), answer.disconnect.is_some()]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::Pace;
+use steadfast_flow::{Pace, has_fault};
 
 use crate::background::Stop;
 use crate::check::FooterFault;
@@ -256,7 +256,7 @@ impl Compactor {
     }
 
     fn sabotaged(&self, how: Sabotage) -> bool {
-        self.shared().options.sabotage == how
+        has_fault(self.shared().options.sabotage, how)
     }
 
     /// Waits until everything that emptied an extent is durable.

@@ -2,6 +2,7 @@
 //! extents.
 
 use steadfast_disk::{BLOCK, BufPool};
+use steadfast_flow::has_fault;
 
 use super::Recovery;
 use super::replay::Replay;
@@ -165,7 +166,7 @@ impl Recovery {
             let start = self.extents.start(frame.extent);
             let at = u64::from(frame.header.offset);
             let mut reader = Reader::new(self.copies.disk().clone(), start, at, at + frame.header.total_len());
-            reader.trusting = self.options.sabotage == Sabotage::TornFrames;
+            reader.trusting = has_fault(self.options.sabotage, Sabotage::TornFrames);
             let id = &frame.header.id;
             let other;
             let (header, bytes) = match reader.frame(id, at, self.pool.extent_bytes).await {

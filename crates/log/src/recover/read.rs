@@ -1,6 +1,7 @@
 //! Reads the commit extents in order: by their footers, or frame by frame.
 
 use steadfast_disk::BLOCK;
+use steadfast_flow::has_fault;
 
 use super::Recovery;
 use super::replay::{Accepted, Replay, records_of};
@@ -77,7 +78,7 @@ impl Recovery {
             unsealed.scan_end = BLOCK as u64;
         }
         let start = self.extents.start(found.extent);
-        let trusting = self.options.sabotage == Sabotage::TornFrames;
+        let trusting = has_fault(self.options.sabotage, Sabotage::TornFrames);
         let mut reader = Reader::new(self.copies.disk().clone(), start, BLOCK as u64, data_end);
         reader.trusting = trusting;
         let mut at = BLOCK as u64;

@@ -14,7 +14,6 @@ mod probe;
 mod progress;
 mod scrub;
 mod serve;
-mod simulate;
 mod snapshot;
 mod status;
 mod verify;
@@ -56,7 +55,8 @@ enum CliCommand {
     /// Measure a disk: bandwidth, IOPS and the cost of a flush.
     Probe(probe::ProbeArgs),
     /// Crash a simulated machine, seed after seed, and check every guarantee.
-    Simulate(simulate::SimulateArgs),
+    #[cfg(feature = "simulate")]
+    Simulate(steadfast_sim::cli::SimulateArgs),
     /// Create a pool on its disks.
     Format(format::FormatArgs),
     /// Format, serve over NBD and show a block device on a durable disk with fast disks.
@@ -118,7 +118,8 @@ pub fn main() -> ExitCode {
         CliCommand::Status(args) => status::run(&args),
         CliCommand::Verify(args) => verify::run(&args),
         CliCommand::Probe(args) => probe::run(&args),
-        CliCommand::Simulate(args) => simulate::run(&args),
+        #[cfg(feature = "simulate")]
+        CliCommand::Simulate(args) => simulate(&args),
         CliCommand::Format(args) => format::run(args),
         CliCommand::Block(args) => block::run(args),
         CliCommand::Disk(args) => disk::run(args),
@@ -137,6 +138,13 @@ pub fn main() -> ExitCode {
             ExitCode::from(EXIT_FAILED)
         }
     }
+}
+
+#[cfg(feature = "simulate")]
+fn simulate(args: &steadfast_sim::cli::SimulateArgs) -> Result<(), Failure> {
+    let report = args.run();
+    put!("{}", args.describe("steadfast simulate", &report)?);
+    if report.passed() { Ok(()) } else { Err(Failure::Found) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::MutexGuard;
+use steadfast_flow::has_fault;
 use steadfast_log::{Durability, Record};
 
 use crate::channels::{FOR_EVER_MS, Publication};
@@ -125,7 +126,8 @@ impl Core {
             let Opened { next, state, .. } = &mut placed.outboxes[at];
             *next += 1;
             let forwarded = self.channels.outbox().map_or(0, |outbox| outbox.forwarded(draft.slot));
-            let kept = if self.options.sabotage == StoreSabotage::EventsTrimmed { *next } else { forwarded + 1 };
+            let kept =
+                if has_fault(self.options.sabotage, StoreSabotage::EventsTrimmed) { *next } else { forwarded + 1 };
             let floor = state.next_first.max(kept).min(*next);
             let meta = PublicationMeta {
                 removed: false,

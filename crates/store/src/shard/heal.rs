@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use steadfast_flow::has_fault;
 use steadfast_log::{Applier, Committed, Log, LogError};
 use tokio::sync::watch;
 
@@ -55,7 +56,7 @@ pub(super) async fn watch(core: Arc<Core>, log: Log, mut closing: watch::Receive
 }
 
 async fn heal(core: &Arc<Core>, log: &Log, failure: &IndexFailure) {
-    if core.options.sabotage == StoreSabotage::IndexErrors {
+    if has_fault(core.options.sabotage, StoreSabotage::IndexErrors) {
         return core.index.recovered();
     }
     if !failure.damaged {

@@ -15,6 +15,8 @@ use std::ops::Range;
 
 mod pick;
 
+use steadfast_flow::has_fault;
+
 pub(crate) use self::pick::Pick;
 use super::options::SuperdiskSabotage;
 use super::spans::{Span, Spans, overlap};
@@ -235,13 +237,14 @@ impl RegionMap {
     }
 
     fn is_busy(&self, i: usize, span: Span) -> bool {
-        self.sabotage != SuperdiskSabotage::NoSpoil && self.regions[i].busy.iter().any(|busy| overlap(busy.span, span))
+        !has_fault(self.sabotage, SuperdiskSabotage::NoSpoil)
+            && self.regions[i].busy.iter().any(|busy| overlap(busy.span, span))
     }
 
     fn enter(&mut self, i: usize, op: u64, span: Span) {
         debug_assert!(span.1 <= self.region_blocks(), "{span:?} beyond the end of a region");
         debug_assert!(self.regions[i].busy.iter().all(|busy| busy.op != op), "operation {op} begins twice");
-        if self.sabotage == SuperdiskSabotage::NoSpoil {
+        if has_fault(self.sabotage, SuperdiskSabotage::NoSpoil) {
             self.regions[i].busy.push(Busy { op, span, spoiled: false });
             return;
         }
@@ -337,7 +340,7 @@ impl RegionMap {
         self.within_fast(offset, len)
             && self.parts(offset, len).all(|(i, span)| {
                 let region = &self.regions[i];
-                let busy = self.sabotage != SuperdiskSabotage::FastReadUnderWrite
+                let busy = !has_fault(self.sabotage, SuperdiskSabotage::FastReadUnderWrite)
                     && region.busy.iter().any(|busy| overlap(busy.span, span));
                 !region.quarantined && region.valid.covers(span) && !busy
             })
@@ -408,7 +411,7 @@ impl RegionMap {
     /// Marks the clean regions as valid, and nothing else. Operations in progress leave their
     /// blocks not valid.
     pub(crate) fn trust_only(&mut self, is_clean: impl Fn(usize) -> bool) {
-        if self.sabotage != SuperdiskSabotage::FailureDoesNotSpoil {
+        if !has_fault(self.sabotage, SuperdiskSabotage::FailureDoesNotSpoil) {
             self.spoil_all();
         }
         for i in 0..self.regions.len() {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use steadfast_flow::BoxFuture;
+use steadfast_flow::{BoxFuture, has_fault};
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn, Subject};
 
 use class::Class;
@@ -95,7 +95,7 @@ impl Applier for StoreApplier {
             match self.take(record) {
                 Ok(()) => {}
                 Err(Fault::Record(e)) => core.distrust(&e),
-                Err(Fault::Index(_)) if core.options.sabotage == StoreSabotage::IndexErrors => {}
+                Err(Fault::Index(_)) if has_fault(core.options.sabotage, StoreSabotage::IndexErrors) => {}
                 Err(Fault::Index(e)) => {
                     // When the current value is unknown, nothing replaces it, and no writer is
                     // acknowledged.
@@ -130,7 +130,7 @@ impl Applier for StoreApplier {
     fn can_continue(&self, history: &History) -> bool {
         self.core.opening_before.store(history.newest(), Ordering::Release);
         let (lsn, opening) = self.core.opened_with;
-        let any = self.core.options.sabotage == StoreSabotage::AnyIndex;
+        let any = has_fault(self.core.options.sabotage, StoreSabotage::AnyIndex);
         let fits = if lsn == 0 || any { Ok(()) } else { history.check_continues(lsn, opening) };
         fits.inspect_err(|why| *self.core.unfit.lock() = Some((*why).to_owned())).is_ok()
     }

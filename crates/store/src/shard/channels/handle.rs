@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use steadfast_flow::has_fault;
 use steadfast_log::{Durability, LogError, Priority, Record};
 
 use super::pending::PendingPublication;
@@ -85,7 +86,7 @@ impl ShardChannel {
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body: vec![new.body.clone()], version: None }];
         // The first record that permits later losses must itself not be lost.
-        let early = core.options.sabotage == StoreSabotage::PublishBeforeFlush;
+        let early = has_fault(core.options.sabotage, StoreSabotage::PublishBeforeFlush);
         let durability = if early || is_async && state.is_async { Durability::Async } else { Durability::Sync };
         let ticket = log.submit(room, batch, durability)?;
         core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);

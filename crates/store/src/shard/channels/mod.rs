@@ -19,6 +19,8 @@ use steadfast_log::Applied;
 pub(crate) use handle::ShardChannel;
 pub(crate) use sweep::sweep;
 
+use steadfast_flow::has_fault;
+
 use crate::channels::ChannelSink;
 use crate::index::IndexError;
 use crate::outbox::Outbox;
@@ -147,7 +149,7 @@ impl Core {
             return Ok(channel.clone());
         }
         let mut state = ChannelState::new(self.load_channel(name)?, &self.channels.tails);
-        if self.options.sabotage == StoreSabotage::OffsetReused {
+        if has_fault(self.options.sabotage, StoreSabotage::OffsetReused) {
             state.next = state.next.saturating_sub(1);
         }
         let channel = Arc::new(Channel { name: name.into(), state: Mutex::new(state), gone: AtomicBool::new(false) });
@@ -314,7 +316,7 @@ impl Core {
         if !r.moved
             && let Some(sink) = &*self.channels.sink.read()
         {
-            if self.options.sabotage == StoreSabotage::FanOutOrder {
+            if has_fault(self.options.sabotage, StoreSabotage::FanOutOrder) {
                 let (sink, channel, epoch) = (sink.clone(), channel.clone(), meta.epoch);
                 let publication = held.publication;
                 self.env.spawn("deliver", async move { sink.published(&channel.name, epoch, &publication) });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use steadfast_flow::has_fault;
 use steadfast_log::LogError;
 
 use super::sweep::patiently;
@@ -116,7 +117,7 @@ impl Store {
         let is = |shard: &Shard, other: &Shard| Arc::ptr_eq(&shard.core, &other.core);
         next.first.put_layout(&layout).await?;
         // The layout is current from here on.
-        if self.0.options.sabotage == StoreSabotage::EarlySwitch {
+        if has_fault(self.0.options.sabotage, StoreSabotage::EarlySwitch) {
             self.0.env.sleep(SABOTAGE_WAIT).await;
         }
         let put = async {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
+use steadfast_flow::has_fault;
 use steadfast_log::LogError;
 
 use super::commit::Next;
@@ -140,7 +141,7 @@ impl Store {
     async fn move_batch(&self, batch: Batch, copier: Copier) -> Result<BTreeSet<usize>, Stop> {
         let source = copier.from.clone();
         let slots: SlotSet = batch.slots.iter().copied().collect();
-        if self.0.options.sabotage != StoreSabotage::ChangesLeftBehind {
+        if !has_fault(self.0.options.sabotage, StoreSabotage::ChangesLeftBehind) {
             source.core.dirty.start(slots, self.0.options.move_dirty_max.max(1));
         }
         let noting = Noting(&source.core.dirty);
@@ -283,7 +284,7 @@ impl Store {
         let copied = {
             let rest = async {
                 self.copy_changed(passage, last.clone()).await?;
-                if self.0.options.sabotage == StoreSabotage::EarlySwitch {
+                if has_fault(self.0.options.sabotage, StoreSabotage::EarlySwitch) {
                     return Ok(());
                 }
                 passage.copier.to.log().flush().await.map(drop).map_err(|e| Stop::from(StoreError::from(e)))
