@@ -66,7 +66,10 @@ def test_downloads_that_are_not_read(make_server):
 
 
 def test_uploads_that_stall(make_server):
-    server = make_server(settings={"store.cache": "0 B", "log.write_budget": "16 MiB", **PATIENT})
+    # 200 stalled uploads pass the budget on once a second, one after the other. The last ones wait
+    # about ten seconds for it, longer beside other load.
+    budget = {"log.write_budget": "16 MiB", "store.write_wait": "1m"}
+    server = make_server(settings={"store.cache": "0 B", **budget, **PATIENT})
     server.s3().create_bucket(Bucket="slow")
     base_kib = server.memory_kib("VmRSS")
     sizes = [(6_000_000, 1_300_000), (6_000_000, 100_000), (6_000_000, 2_097_152), (120_000, 70_000)]
