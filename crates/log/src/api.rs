@@ -1,14 +1,11 @@
-//! The public types of the log, and the interface to the layer above.
+//! The public types of the log.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use steadfast_flow::BoxFuture;
 
 use crate::format::Lsn;
-use crate::history::History;
 
 /// Location of a record. It resolves only while the extent has this epoch. A location that outlived
 /// its extent gives an error, never another record's bytes.
@@ -130,91 +127,6 @@ pub enum Subject {
     Delete(u64),
     /// Unknown subject: the record may hide any other, and any other may hide it.
     Unknown,
-}
-
-/// Receiver of committed records in the layer above. The log makes one call at a time, in LSN
-/// order, at run time and in recovery alike. So the derived state is the same both times.
-pub trait Applier: Send + Sync + 'static {
-    /// Applies records that have become visible: flushed, or written if asynchronous. Runs on the
-    /// commit path and must not block.
-    fn apply(&self, records: &[Applied]);
-
-    /// Whether the applier's checkpoint belongs to this history of the log. The log asks first,
-    /// before it changes anything. If not, opening fails with [`LogError::Open`].
-    fn can_continue(&self, history: &History) -> bool {
-        let _ = history;
-        true
-    }
-
-    /// As [`Applier::apply`], for an applier that may fail midway. Returns how many records it
-    /// applied. The log passes the rest again when the applier is [`Applier::ready`], and
-    /// acknowledges none of them before. In recovery, opening fails with [`LogError::Open`] if the
-    /// applier applies fewer than all.
-    fn apply_some(&self, records: &[Applied]) -> usize {
-        self.apply(records);
-        records.len()
-    }
-
-    /// Resolves when an applier that applied fewer records than it received can continue. `false`
-    /// if it never will.
-    fn ready(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async { true })
-    }
-
-    /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next
-    /// one; 0 replays the whole log.
-    fn checkpoint(&self) -> Lsn;
-
-    /// Hint that free space depends on a newer checkpoint. The applier may ignore it.
-    fn checkpoint_wanted(&self) {}
-
-    /// The usage saved with that checkpoint.
-    fn usage(&self) -> Vec<ExtentUsage>;
-
-    /// Whether the record at `location`, with this head and version, must outlive its extent.
-    /// Called for commit records, not for chunks. `oldest` is the lowest version that any other
-    /// extent may hold of the record's subject ([`Applier::subject`]): a delete older than that
-    /// hides nothing. `None` if the applier cannot decide now, for instance while the index is
-    /// unreadable. The log then moves and drops nothing of the extent. Moving a dead record as
-    /// live, and later dropping the delete that hides it, would resurrect the record.
-    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool>;
-
-    /// Subject of the record with this head. Without a subject, a delete is kept while any older
-    /// record exists.
-    fn subject(&self, head: &[u8]) -> Subject {
-        let _ = head;
-        Subject::Unknown
-    }
-
-    /// Whether a chunk, whose head was given to `Log::write_chunk`, is still referenced, or may
-    /// become so because its upload is in progress.
-    fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool>;
-
-    /// Deletes what a live chunk belongs to, if that is not worth moving. Returns whether something
-    /// was deleted, after the delete has been applied. The log then asks again whether the chunk is
-    /// live.
-    fn discard(&self, head: &[u8]) -> BoxFuture<'_, bool> {
-        let _ = head;
-        Box::pin(async { false })
-    }
-
-    /// Whether the record with this head may name chunks. Before the log writes a frame with such a
-    /// record, it flushes chunks written since the last flush. Otherwise a power cut could keep the
-    /// record and lose the chunks.
-    fn names_chunks(&self, head: &[u8]) -> bool {
-        let _ = head;
-        true
-    }
-
-    /// Holds of the snapshots, asked at the end of a replay. The log recycles nothing that they
-    /// keep until it is released.
-    fn holds(&self) -> Vec<Hold> {
-        Vec::new()
-    }
-
-    /// Commits records that refer to the copies instead of the originals, and returns when they are
-    /// durable. Skips chunks without a referrer. `moves` is keyed by the heads of the chunks.
-    fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>>;
 }
 
 /// Reason why the log refused a request or failed.

@@ -12,24 +12,25 @@ use crate::shared::Shared;
 
 /// Runs until the committer has ended.
 pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>) {
+    let (applier, progress) = (&shared.applier, &shared.progress);
     while let Some(frame) = queue.recv().await {
         // Set first, so that a caller who sees an effect of this frame and then requests a flush
         // gets a flush that covers it.
         if let Some(last) = frame.applied.last() {
-            let before = shared.applying.swap(last.lsn, SeqCst);
+            let before = progress.applying.swap(last.lsn, SeqCst);
             assert!(before < last.lsn, "the frame of {} is applied after that of {before}", last.lsn);
         }
-        let mut taken = shared.applier.apply_some(&frame.applied);
+        let mut taken = applier.apply(&frame.applied, &mut progress.usage.lock());
         while taken < frame.applied.len() {
-            if !shared.applier.ready().await {
+            if !applier.ready().await {
                 // Dropping the senders reports an unknown outcome to the callers.
                 return;
             }
-            taken += shared.applier.apply_some(&frame.applied[taken..]);
+            taken += applier.apply(&frame.applied[taken..], &mut progress.usage.lock());
             assert!(taken <= frame.applied.len(), "more records are applied than there are");
         }
         if let Some(last) = frame.applied.last() {
-            shared.applied.send_replace(last.lsn);
+            progress.applied.send_replace(last.lsn);
         }
         let ToApply { durable, begun, written, .. } = frame;
         for (first_lsn, answer) in frame.waiters {

@@ -150,11 +150,12 @@ impl Extents {
         table.change(extent, f)
     }
 
-    pub(crate) fn credit(&self, extent: u32, epoch: u64, bytes: i64) {
+    /// Changes the live bytes of an extent while it has this epoch and holds data, or has lost it.
+    pub(crate) fn account(&self, extent: u32, epoch: u64, change: impl FnOnce(&mut i64)) {
         let mut table = self.0.table.lock();
         let is = |s: &&ExtentInfo| s.epoch == epoch && (s.in_use() || s.state == ExtentState::Lost);
         if table.get(extent).filter(is).is_some() {
-            table.change(extent, |slot| slot.live_bytes += bytes);
+            table.change(extent, |slot| change(&mut slot.live_bytes));
         }
     }
 

@@ -151,7 +151,7 @@ impl Log {
     /// [`LogError::Failed`] if the log has failed.
     pub async fn hold(&self, holding: &Holding, id: [u8; 16], lsn: Lsn) -> Result<Hold, LogError> {
         let shared = &self.shared;
-        let mut applied = shared.applied.subscribe();
+        let mut applied = shared.progress.applied.subscribe();
         let mut latch = shared.latch.watch();
         while *applied.borrow_and_update() < lsn {
             shared.latch.check()?;

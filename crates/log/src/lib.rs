@@ -6,6 +6,7 @@
 //! here. `docs/format.md` draws every byte.
 
 mod api;
+mod applier;
 mod apply;
 mod background;
 mod bodies;
@@ -40,6 +41,7 @@ mod peek;
 mod placement;
 mod pool;
 mod prefill;
+mod progress;
 mod read;
 mod recover;
 mod reserve;
@@ -54,14 +56,16 @@ mod shared;
 mod status;
 mod table;
 mod trailer;
+mod usage;
 mod verify;
 
 pub use api::{
-    Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Hold, Location, LogError, Priority, Record,
-    Subject,
+    Applied, Batch, ChunkMove, Committed, Durability, ExtentUsage, Hold, Location, LogError, Priority, Record, Subject,
 };
+pub use applier::Applier;
 pub use bodies::ChunkBuf;
 pub use commit::Ticket;
+pub use compact::ChunkOwners;
 pub use extents::ExtentPin;
 pub use format::Lsn;
 pub use history::History;
@@ -77,6 +81,7 @@ pub use scrub_state::ScrubRequest;
 pub use status::{
     CompactionStatus, ExtentCounts, HealStatus, LogStatus, SCRUB_DAMAGE_MAX, ScrubStatus, StuckExtent, ZonesStatus,
 };
+pub use usage::Usage;
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify, verify_named};
 
 #[cfg(test)]

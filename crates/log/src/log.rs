@@ -25,7 +25,7 @@ use crate::reserve::Reservation;
 use crate::scrub_state::ScrubRequest;
 use crate::shared::Shared;
 use crate::status::{ExtentCounts, LogStatus};
-use crate::{Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
+use crate::{Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Usage};
 
 /// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -91,7 +91,7 @@ impl Log {
         record_bytes(head_len, body_len)
     }
 
-    /// Bytes that the record at `location` takes, for [`Log::credit`] and [`Log::retire`].
+    /// Bytes that the record at `location` takes, for [`Usage::credit`] and [`Usage::retire`].
     pub fn footprint(location: &Location) -> u64 {
         record_bytes(location.head_len, location.body_len)
     }
@@ -168,8 +168,8 @@ impl Log {
 
     /// Writes a chunk, without a flush. It is garbage until a record that names its location has
     /// been committed; the flush of that commit covers it. Until then it may be recycled unless
-    /// `Applier::chunk_is_live` returns `true`. `room` must cover the chunk. Even if this future is
-    /// dropped, the reservation lasts until the disk has finished with the chunk.
+    /// [`crate::ChunkOwners::chunk_is_live`] returns `true`. `room` must cover the chunk. Even if
+    /// this future is dropped, the reservation lasts until the disk has finished with the chunk.
     ///
     /// # Errors
     /// [`LogError::TooLarge`] for a head above [`Log::limits`], [`LogError::Full`],
@@ -213,26 +213,15 @@ impl Log {
         crate::read::lost(&self.shared, location)
     }
 
-    /// The number of the opening that committed the record `lsn`, as [`crate::History`] knows it; 0
-    /// if unknown.
-    pub fn committed_by(&self, lsn: Lsn) -> u64 {
-        crate::history::committed_by(&self.shared.extents.with(|table| table.lineage), lsn)
-    }
-
     /// The number of this opening, if it takes writes. [`crate::History::newest`] returns it from
     /// its first write on.
     pub fn opening(&self) -> u64 {
         self.shared.extents.with(|table| table.lineage.openings().next().map_or(0, |opening| opening.id))
     }
 
-    /// Counts bytes of an extent as live. Called by the applier.
-    pub fn credit(&self, extent: u32, epoch: u64, bytes: u64) {
-        self.shared.extents.credit(extent, epoch, bytes as i64);
-    }
-
-    /// Counts bytes of an extent as dead. Called by the applier.
-    pub fn retire(&self, extent: u32, epoch: u64, bytes: u64) {
-        self.shared.extents.credit(extent, epoch, -(bytes as i64));
+    /// Calls `f` with the log's accounts, while no record is applied.
+    pub fn with_usage<T>(&self, f: impl FnOnce(&mut Usage) -> T) -> T {
+        f(&mut self.shared.progress.usage.lock())
     }
 
     /// Live bytes by extent.
@@ -246,7 +235,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Failed`] if the log has failed.
     pub async fn flush(&self) -> Result<Lsn, LogError> {
-        let target = self.shared.applying.load(SeqCst);
+        let target = self.shared.progress.applying.load(SeqCst);
         let mut durable = self.shared.durable.subscribe();
         let mut latch = self.shared.latch.watch();
         loop {
@@ -290,7 +279,7 @@ impl Log {
             zones: shared.extents.zones_status(),
             extents: shared.extents.counts(),
             accepted_lsn: shared.queue.last_lsn(),
-            applied_lsn: *shared.applied.borrow(),
+            applied_lsn: *shared.progress.applied.borrow(),
             durable_lsn: *shared.durable.borrow(),
             group_size: metrics.group.snapshot(),
             flush_us: metrics.flush_us.snapshot(),

@@ -20,6 +20,7 @@ use crate::io::Io;
 use crate::latch::Latch;
 use crate::moved::Compaction;
 use crate::options::LogOptions;
+use crate::progress::ApplyProgress;
 use crate::reserve::Room;
 use crate::scrub_state::Scrub;
 use crate::seal::Seal;
@@ -47,9 +48,7 @@ pub(crate) struct Shared {
     pub(crate) healed: Arc<Healed>,
     pub(crate) heal_queue: HealQueue,
     pub(crate) background: Background,
-    pub(crate) applied: watch::Sender<Lsn>,
-    /// The last LSN passed to the applier, which may still be applying it.
-    pub(crate) applying: AtomicU64,
+    pub(crate) progress: ApplyProgress,
     pub(crate) durable: watch::Sender<Lsn>,
     /// Number of chunks that have been written.
     pub(crate) chunks_written: AtomicU64,

@@ -50,7 +50,7 @@ impl Compactor {
         let mut round = Vec::new();
         while let Some(item) = items.next(info, pool).await? {
             let mut live = self.is_live(&item).await?;
-            if live && self.shared().applier.discard(&item.head).await {
+            if live && self.owners.discard(&item.head).await {
                 live = self.is_live(&item).await?;
             }
             if live {
@@ -70,7 +70,7 @@ impl Compactor {
         if self.stop.is_set() {
             return Err(Halt::Later);
         }
-        Ok(self.shared().applier.chunk_is_live(&item.head, &item.location).await)
+        Ok(self.owners.chunk_is_live(&self.log, &item.head, &item.location).await)
     }
 
     /// Copies chunks and re-points their owners. The copies are durable before a record names them,
@@ -86,9 +86,8 @@ impl Compactor {
         while let Some((head, moved)) = copies.try_next().await? {
             moves.entry(head).or_default().push(moved);
         }
-        let shared = self.shared();
-        shared.io.flush().await?;
-        Ok(shared.applier.repoint(moves).await?)
+        self.shared().io.flush().await?;
+        Ok(self.owners.repoint(&self.log, moves).await?)
     }
 }
 

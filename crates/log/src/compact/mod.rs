@@ -9,6 +9,7 @@
 mod body;
 mod commit;
 mod filters;
+mod owners;
 pub(crate) mod source;
 mod victim;
 
@@ -30,6 +31,7 @@ use crate::status::{CompactionStatus, StuckExtent};
 use crate::{LogError, Sabotage};
 
 use filters::{Filters, KeptFor};
+pub use owners::ChunkOwners;
 use victim::Pressure;
 
 /// Extents that cannot be compacted, kept for the status.
@@ -110,6 +112,7 @@ const REEXAMINE_INTERVAL: Duration = Duration::from_secs(60);
 
 struct Compactor {
     log: Log,
+    owners: Arc<dyn ChunkOwners>,
     stop: Stop,
     pace: Pace,
     /// Emptied extents, recycled as soon as no reader has them pinned.
@@ -123,10 +126,10 @@ struct Compactor {
 }
 
 /// Runs until it is stopped.
-pub(crate) async fn run(log: Log, mut stop: Stop) {
+pub(crate) async fn run(log: Log, owners: Arc<dyn ChunkOwners>, mut stop: Stop) {
     let env = log.shared.env.clone();
     let options = log.shared.options.compaction;
-    let mut compactor = Compactor::new(log, stop.clone());
+    let mut compactor = Compactor::new(log, owners, stop.clone());
     while stop.sleep(&env, options.interval).await {
         compactor.postponed.clear();
         compactor.forget_writers();
@@ -135,11 +138,12 @@ pub(crate) async fn run(log: Log, mut stop: Stop) {
 }
 
 impl Compactor {
-    fn new(log: Log, stop: Stop) -> Self {
+    fn new(log: Log, owners: Arc<dyn ChunkOwners>, stop: Stop) -> Self {
         let bytes_s = log.shared.options.compaction.bytes_s;
         let pace = Pace::new(bytes_s, Duration::from_millis(100), log.shared.env.clone());
         Self {
             log,
+            owners,
             stop,
             pace,
             emptied: BTreeMap::new(),

@@ -203,7 +203,7 @@ impl Recovery {
             self.io.flush().await.map_err(failed)?;
         }
         for records in copied {
-            replay.give(&records);
+            replay.given.give(&records);
         }
         Ok(open)
     }

@@ -16,6 +16,7 @@ mod survey;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::{Env, Throttle};
 use tokio::sync::{mpsc, watch};
@@ -45,18 +46,20 @@ use crate::moved::Compaction;
 use crate::options::LogOptions;
 use crate::placement::Placement;
 use crate::pool::Head;
+use crate::progress::ApplyProgress;
 use crate::reserve::Room;
 use crate::roster::{Roster, RosterRead};
 use crate::scrub_state::Scrub;
 use crate::shared::Shared;
 use crate::status::Metrics;
-use crate::{Applier, LogError, Lsn, PoolInfo};
+use crate::{Applier, ChunkOwners, LogError, Lsn, PoolInfo, Usage};
 
 pub(crate) async fn open(
     disk: Arc<dyn Disk>,
     env: Env,
     options: LogOptions,
     applier: Arc<dyn Applier>,
+    owners: Arc<dyn ChunkOwners>,
 ) -> Result<(Log, RecoveryReport), LogError> {
     let begun = env.now();
     // Readable data that was not durable is made durable. Otherwise it might be replayed now and be
@@ -106,12 +109,14 @@ pub(crate) async fn open(
     let recovered = recovery.run(&found, &mut replay, &mut report).await?;
     // Before compaction can run.
     recovery.extents.keep(applier.holds());
-    report.records_replayed = replay.replayed;
+    report.records_replayed = replay.given.records;
     report.last_lsn = replay.last;
     report.read_only = recovered.read_only.is_some();
-    let shared = recovery.into_shared(applier, &recovered);
+    let mut usage = replay.given.usage;
+    usage.follow_with(&recovery.extents);
+    let shared = recovery.into_shared(applier, usage, &recovered);
     let log = Log { shared: shared.clone() };
-    start(&log, recovered);
+    start(&log, owners, recovered);
     report.took_ms = shared.env.now().saturating_sub(begun).as_millis() as u64;
     tracing::info!(
         records = report.records_replayed,
@@ -166,7 +171,7 @@ async fn find_extents(copies: &Copies, pool: &Superblock, applier: &dyn Applier)
 }
 
 /// Starts the log's tasks: committer, applier, fence and compaction only if it takes writes.
-fn start(log: &Log, recovered: Recovered) {
+fn start(log: &Log, owners: Arc<dyn ChunkOwners>, recovered: Recovered) {
     let Recovered { open, durable_lsn, read_only, .. } = recovered;
     let shared = &log.shared;
     crate::scrub::report_lost(shared);
@@ -204,7 +209,7 @@ fn start(log: &Log, recovered: Recovered) {
     shared.background.spawn(&shared.env, "log-fence", |stop| crate::fence::run(fenced, stop));
     if shared.options.compaction.enabled {
         let compacted = log.clone();
-        shared.background.spawn(&shared.env, "log-compact", |stop| crate::compact::run(compacted, stop));
+        shared.background.spawn(&shared.env, "log-compact", |stop| crate::compact::run(compacted, owners, stop));
     }
 }
 
@@ -349,7 +354,7 @@ impl Recovery {
             }
             None => Some(self.begin_opening(found, replay, seen, report).await?),
         };
-        if replay.stuck {
+        if replay.given.stuck {
             // Only changes that any start makes have been made.
             return Err(LogError::Open("the index could not apply the records of the log".into()));
         }
@@ -408,7 +413,7 @@ impl Recovery {
     }
 
     /// The state shared by all parts of the open log.
-    fn into_shared(self, applier: Arc<dyn Applier>, recovered: &Recovered) -> Arc<Shared> {
+    fn into_shared(self, applier: Arc<dyn Applier>, usage: Usage, recovered: &Recovered) -> Arc<Shared> {
         let Self { copies, healed, io, latch, pool, extents, env, options, frame_bytes_max, .. } = self;
         let disk = copies.disk().clone();
         let background = Background::new(&latch);
@@ -429,9 +434,12 @@ impl Recovery {
             healed,
             heal_queue: HealQueue::default(),
             background,
-            // A wait for all accepted records must not include those that were cut.
-            applied: watch::Sender::new(recovered.seen),
-            applying: AtomicU64::new(recovered.durable_lsn),
+            progress: ApplyProgress {
+                // A wait for all accepted records must not include those that were cut.
+                applied: watch::Sender::new(recovered.seen),
+                applying: AtomicU64::new(recovered.durable_lsn),
+                usage: Mutex::new(usage),
+            },
             durable: watch::Sender::new(recovered.durable_lsn),
             chunks_written: AtomicU64::new(0),
             read_failure_reports: Throttle::new(crate::read::FAILURE_REPORT_INTERVAL),
@@ -460,8 +468,8 @@ impl Log {
         disk: Arc<dyn Disk>,
         env: Env,
         options: LogOptions,
-        applier: Arc<dyn Applier>,
+        applier: Arc<impl Applier + ChunkOwners>,
     ) -> Result<(Log, RecoveryReport), LogError> {
-        open(disk, env, options, applier).await
+        open(disk, env, options, applier.clone(), applier).await
     }
 }

@@ -14,7 +14,7 @@ use super::report::{Cut, Doubt, RecoveryReport};
 use crate::extents::Sealed;
 use crate::format::{FooterEntry, FrameHeader};
 use crate::seal::FooterBuilder;
-use crate::{Applied, Applier, Location, Lsn};
+use crate::{Applied, Applier, Location, Lsn, Usage};
 
 /// Records from footers that the applier gets at a time.
 const BATCH: usize = 1024;
@@ -67,9 +67,34 @@ enum HeldBack {
     Records(Vec<Applied>),
 }
 
-pub(super) struct Replay<'a> {
+/// What the applier has received.
+pub(super) struct Given<'a> {
     applier: &'a dyn Applier,
+    /// It has the records up to this one.
     checkpoint: Lsn,
+    pub(super) records: u64,
+    /// The accounts, as its checkpoint and these records make them.
+    pub(super) usage: Usage,
+    /// It could not apply a record, so it gets no more.
+    pub(super) stuck: bool,
+}
+
+impl Given<'_> {
+    /// Passes the applier those of these records that it lacks.
+    pub(super) fn give(&mut self, records: &[Applied]) {
+        let known = records.partition_point(|record| record.lsn <= self.checkpoint);
+        for batch in records[known..].chunks(BATCH) {
+            self.stuck |= self.applier.apply(batch, &mut self.usage) < batch.len();
+            if self.stuck {
+                return;
+            }
+            self.records += batch.len() as u64;
+        }
+    }
+}
+
+pub(super) struct Replay<'a> {
+    pub(super) given: Given<'a>,
     /// LSNs up to here may be missing: indexed, or recycled.
     excused: Lsn,
     /// The last LSN in order.
@@ -86,16 +111,12 @@ pub(super) struct Replay<'a> {
     /// The first LSN behind the last gap in the held frames.
     gap_end: Lsn,
     pub(super) unsealed: BTreeMap<u32, Unsealed>,
-    pub(super) replayed: u64,
-    /// The applier could not apply a record, so it gets no more.
-    pub(super) stuck: bool,
 }
 
 impl<'a> Replay<'a> {
     pub(super) fn new(applier: &'a dyn Applier, checkpoint: Lsn, recycled: Lsn) -> Self {
         Self {
-            applier,
-            checkpoint,
+            given: Given { applier, checkpoint, records: 0, usage: Usage::load(&applier.usage()), stuck: false },
             excused: checkpoint.max(recycled),
             last: 0,
             seen: 0,
@@ -106,8 +127,6 @@ impl<'a> Replay<'a> {
             held_witness: 0,
             gap_end: 0,
             unsealed: BTreeMap::new(),
-            replayed: 0,
-            stuck: false,
         }
     }
 
@@ -154,7 +173,7 @@ impl<'a> Replay<'a> {
             self.settle();
             // It may begin with copies of records that are still in their first place.
             let known = records.partition_point(|record| record.lsn <= self.last);
-            self.give(&records[known..]);
+            self.given.give(&records[known..]);
             self.last = last_lsn;
         } else {
             let after = self.last.max(self.excused);
@@ -232,7 +251,7 @@ impl<'a> Replay<'a> {
         while self.waiting.front().is_some_and(|frame| frame.header.last_lsn <= self.witness) {
             let Some(frame) = self.waiting.pop_front() else { return };
             self.keep(&frame);
-            self.give(&frame.records);
+            self.given.give(&frame.records);
         }
     }
 
@@ -254,22 +273,11 @@ impl<'a> Replay<'a> {
         unsealed.prev_lsn.get_or_insert(frame.header.prev_lsn);
     }
 
-    pub(super) fn give(&mut self, records: &[Applied]) {
-        let known = records.partition_point(|record| record.lsn <= self.checkpoint);
-        for batch in records[known..].chunks(BATCH) {
-            self.stuck |= self.applier.apply_some(batch) < batch.len();
-            if self.stuck {
-                return;
-            }
-            self.replayed += batch.len() as u64;
-        }
-    }
-
     /// Classifies the hole. Returns a reason if the pool is read-only; then the applier has got all
     /// remaining records.
     pub(super) fn verdict(&mut self, report: &mut RecoveryReport) -> Option<String> {
         let hole = self.hole.take()?;
-        if self.held_witness.max(self.checkpoint) <= hole.after {
+        if self.held_witness.max(self.given.checkpoint) <= hole.after {
             report.cut.push(Cut { extent: hole.extent, offset: hole.offset, what: hole.what });
             self.held.clear();
             return None;
@@ -290,7 +298,7 @@ impl<'a> Replay<'a> {
     /// Passes the applier everything that can be read.
     pub(super) fn give_the_rest(&mut self) {
         for frame in std::mem::take(&mut self.waiting) {
-            self.give(&frame.records);
+            self.given.give(&frame.records);
         }
         for held in std::mem::take(&mut self.held) {
             let records = match held {
@@ -301,7 +309,7 @@ impl<'a> Replay<'a> {
             if let Some(next) = records.get(known).filter(|next| next.lsn > self.last + 1) {
                 self.gap_end = next.lsn;
             }
-            self.give(&records[known..]);
+            self.given.give(&records[known..]);
             self.last = records.last().map_or(self.last, |record| self.last.max(record.lsn));
         }
     }

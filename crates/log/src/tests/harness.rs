@@ -10,8 +10,8 @@ use steadfast_disk::Disk;
 use steadfast_flow::{BoxFuture, Env};
 
 use crate::{
-    Applied, Applier, ChunkMove, Durability, ExtentUsage, FormatOptions, Location, Log, LogError, LogOptions, Lsn,
-    Priority, Record, RecoveryReport, Ticket,
+    Applied, Applier, ChunkMove, ChunkOwners, Durability, ExtentUsage, FormatOptions, Location, Log, LogError,
+    LogOptions, Lsn, Priority, Record, RecoveryReport, Ticket, Usage,
 };
 
 /// Remembers every record in the order of arrival.
@@ -22,12 +22,13 @@ pub(super) struct Memory {
 }
 
 impl Applier for Memory {
-    fn apply(&self, records: &[Applied]) {
+    fn apply(&self, records: &[Applied], _usage: &mut Usage) -> usize {
         let mut all = self.records.lock();
         for record in records {
             assert!(all.last().is_none_or(|last| last.lsn < record.lsn), "LSN {} after {:?}", record.lsn, all.last());
             all.push(record.clone());
         }
+        records.len()
     }
 
     fn checkpoint(&self) -> Lsn {
@@ -41,12 +42,14 @@ impl Applier for Memory {
     fn record_is_live(&self, _head: &[u8], _version: Lsn, _location: &Location, _oldest: Lsn) -> Option<bool> {
         Some(true)
     }
+}
 
-    fn chunk_is_live(&self, _head: &[u8], _location: &Location) -> BoxFuture<'_, bool> {
+impl ChunkOwners for Memory {
+    fn chunk_is_live<'a>(&'a self, _log: &'a Log, _head: &'a [u8], _at: &'a Location) -> BoxFuture<'a, bool> {
         Box::pin(async { true })
     }
 
-    fn repoint(&self, _moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint<'a>(&'a self, _: &'a Log, _: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'a, Result<(), LogError>> {
         Box::pin(async { Ok(()) })
     }
 }

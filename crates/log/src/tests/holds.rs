@@ -10,7 +10,7 @@ use steadfast_flow::Env;
 
 use super::harness::{body, format};
 use super::model::{Kv, Model, ModelState, options};
-use crate::{Applier, CompactionOptions, Hold, Log, LogOptions, Sabotage};
+use crate::{Applier, CompactionOptions, Hold, Log, LogOptions, Sabotage, Usage};
 
 const EXTENT: u64 = 1 << 20;
 
@@ -36,7 +36,7 @@ async fn read(log: &Log, hold: &Hold) -> Result<Content, String> {
         if batch.is_empty() {
             break;
         }
-        model.apply(&batch);
+        model.apply(&batch, &mut Usage::default());
     }
     for (seed, at, first) in model.parts() {
         let got = log.read(at, 0..at.body_len).await.map_err(|e| format!("seed {seed}: {e}"))?;

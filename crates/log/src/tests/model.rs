@@ -11,8 +11,8 @@ use steadfast_flow::{BoxFuture, Env};
 
 use super::harness::body;
 use crate::{
-    Applied, Applier, ChunkMove, CompactionOptions, Durability, ExtentUsage, Hold, Location, Log, LogError, LogOptions,
-    Lsn, Priority, Record, RecoveryReport, Subject,
+    Applied, Applier, ChunkMove, ChunkOwners, CompactionOptions, Durability, ExtentUsage, Hold, Location, Log,
+    LogError, LogOptions, Lsn, Priority, Record, RecoveryReport, Subject, Usage,
 };
 
 const PUT: u8 = 1;
@@ -29,6 +29,13 @@ pub(super) struct ModelEntry {
 }
 
 impl ModelEntry {
+    fn account(&self, usage: &mut Usage, live: bool) {
+        for at in self.chunks.iter().chain([&self.at]) {
+            let bytes = Log::footprint(at);
+            if live { usage.credit(at.extent, at.epoch, bytes) } else { usage.retire(at.extent, at.epoch, bytes) }
+        }
+    }
+
     /// Location of its record.
     pub(super) fn location(&self) -> Location {
         self.at
@@ -39,7 +46,7 @@ impl ModelEntry {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ModelState {
     pub(super) entries: BTreeMap<u64, ModelEntry>,
-    usage: BTreeMap<(u32, u64), u64>,
+    usage: Vec<ExtentUsage>,
     lsn: Lsn,
 }
 
@@ -51,7 +58,6 @@ struct ModelInner {
     saved: ModelState,
     /// During a replay: deleted keys, and the LSN from which it began.
     replay: Option<(BTreeMap<u64, Lsn>, Lsn)>,
-    log: Option<Log>,
     holds: Vec<Hold>,
     deletes_dropped: BTreeSet<u64>,
     /// Keys and seeds of unfinished puts: their chunks are live although no record names them yet.
@@ -93,21 +99,7 @@ fn decode(head: &[u8]) -> (u8, u64, u64, Vec<Location>) {
 }
 
 impl ModelInner {
-    fn account(&mut self, at: &Location, live: bool) {
-        let bytes = Log::footprint(at);
-        let entry = self.state.usage.entry((at.extent, at.epoch)).or_default();
-        *entry = if live { *entry + bytes } else { *entry - bytes };
-        let Some(log) = &self.log else { return };
-        if live { log.credit(at.extent, at.epoch, bytes) } else { log.retire(at.extent, at.epoch, bytes) }
-    }
-
-    fn account_all(&mut self, entry: &ModelEntry, live: bool) {
-        for at in entry.chunks.iter().chain([&entry.at]) {
-            self.account(at, live);
-        }
-    }
-
-    fn take(&mut self, r: &Applied) {
+    fn take(&mut self, r: &Applied, usage: &mut Usage) {
         let (kind, key, seed, chunks) = decode(&r.head);
         let old = self.state.entries.get(&key).cloned();
         let newer = old.as_ref().is_some_and(|old| old.version > r.version);
@@ -117,7 +109,7 @@ impl ModelInner {
                 *mark = r.version.max(*mark);
             }
             if let Some(old) = old.filter(|_| !newer) {
-                self.account_all(&old, false);
+                old.account(usage, false);
                 self.state.entries.remove(&key);
             }
             return;
@@ -130,21 +122,23 @@ impl ModelInner {
             return;
         }
         if let Some(old) = old {
-            self.account_all(&old, false);
+            old.account(usage, false);
         }
         let entry = ModelEntry { version: r.version, seed, at: r.location, chunks };
-        self.account_all(&entry, true);
+        entry.account(usage, true);
         self.state.entries.insert(key, entry);
     }
 }
 
 impl Applier for Model {
-    fn apply(&self, records: &[Applied]) {
+    fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
         let mut inner = self.0.lock();
         for record in records {
-            inner.take(record);
+            inner.take(record, usage);
             inner.state.lsn = record.lsn;
         }
+        inner.state.usage = usage.saved();
+        records.len()
     }
 
     fn checkpoint(&self) -> Lsn {
@@ -152,9 +146,7 @@ impl Applier for Model {
     }
 
     fn usage(&self) -> Vec<ExtentUsage> {
-        let inner = self.0.lock();
-        let usage = inner.saved.usage.iter();
-        usage.map(|(&(extent, epoch), &live_bytes)| ExtentUsage { extent, epoch, live_bytes }).collect()
+        self.0.lock().saved.usage.clone()
     }
 
     fn holds(&self) -> Vec<Hold> {
@@ -182,8 +174,10 @@ impl Applier for Model {
             (_, key, ..) => Subject::Put(key),
         }
     }
+}
 
-    fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
+impl ChunkOwners for Model {
+    fn chunk_is_live<'a>(&'a self, _log: &'a Log, head: &'a [u8], location: &'a Location) -> BoxFuture<'a, bool> {
         let (_, key, seed, _) = decode(head);
         let mut inner = self.0.lock();
         let writing = inner.writing.contains(&(key, seed));
@@ -192,14 +186,18 @@ impl Applier for Model {
         Box::pin(async move { live })
     }
 
-    fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint<'a>(
+        &'a self,
+        log: &'a Log,
+        moves: BTreeMap<Bytes, Vec<ChunkMove>>,
+    ) -> BoxFuture<'a, Result<(), LogError>> {
         Box::pin(async move {
             let before = self.0.lock().before_repoint.clone();
             if let Some(before) = before {
                 before();
             }
             for (head, moves) in moves {
-                self.repoint_one(&head, &moves).await?;
+                self.repoint_one(log, &head, &moves).await?;
             }
             Ok(())
         })
@@ -207,15 +205,15 @@ impl Applier for Model {
 }
 
 impl Model {
-    async fn repoint_one(&self, head: &Bytes, moves: &[ChunkMove]) -> Result<(), LogError> {
+    async fn repoint_one(&self, log: &Log, head: &Bytes, moves: &[ChunkMove]) -> Result<(), LogError> {
         let (_, key, seed, _) = decode(head);
-        let (log, entry) = {
+        let entry = {
             let inner = self.0.lock();
             // Chunks of an unfinished put stay where they are until its record is committed.
             if inner.writing.contains(&(key, seed)) {
                 return Err(LogError::Moved);
             }
-            (inner.log.clone().expect("open"), inner.state.entries.get(&key).cloned())
+            inner.state.entries.get(&key).cloned()
         };
         let Some(mut entry) = entry else { return Ok(()) };
         for chunk in &mut entry.chunks {
@@ -235,7 +233,6 @@ impl Model {
             state: ModelState::default(),
             saved: ModelState::default(),
             replay: Some((BTreeMap::new(), 0)),
-            log: None,
             holds: Vec::new(),
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
@@ -301,7 +298,6 @@ impl Kv {
             state: saved.clone(),
             saved,
             replay: Some((BTreeMap::new(), base)),
-            log: None,
             holds,
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
@@ -310,16 +306,7 @@ impl Kv {
         };
         let model = Arc::new(Model(Mutex::new(inner)));
         let (log, report) = Log::open(disk, Env::tokio(), options, model.clone()).await.expect("opens");
-        {
-            let mut inner = model.0.lock();
-            inner.replay = None;
-            inner.log = Some(log.clone());
-            for (&(extent, epoch), &live) in &inner.state.usage {
-                let live_bytes = inner.saved.usage.get(&(extent, epoch)).copied().unwrap_or(0);
-                log.credit(extent, epoch, live);
-                log.retire(extent, epoch, live_bytes);
-            }
-        }
+        model.0.lock().replay = None;
         Self { log, model, report }
     }
 
@@ -327,9 +314,7 @@ impl Kv {
     pub(super) async fn crash(self) -> ModelState {
         self.log.shared.background.stop().await;
         self.log.flush().await.expect("flushes");
-        let mut inner = self.model.0.lock();
-        inner.log = None;
-        inner.saved.clone()
+        self.model.0.lock().saved.clone()
     }
 
     pub(super) async fn put(&self, key: u64, seed: u64, len: usize) -> Result<(), LogError> {

@@ -10,7 +10,10 @@ use steadfast_disk::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
 
 use super::harness::{Opened, format, open_with, options, record};
-use crate::{Applied, Applier, ChunkMove, Durability, ExtentUsage, Location, Log, LogError, LogState, Lsn, Priority};
+use crate::{
+    Applied, Applier, ChunkMove, ChunkOwners, Durability, ExtentUsage, Location, Log, LogError, LogState, Lsn,
+    Priority, Usage,
+};
 
 const EXTENT: u64 = 1 << 20;
 
@@ -37,8 +40,9 @@ struct Mined {
 }
 
 impl Applier for Mined {
-    fn apply(&self, _records: &[Applied]) {
+    fn apply(&self, records: &[Applied], _usage: &mut Usage) -> usize {
         self.apply.step_on();
+        records.len()
     }
 
     fn checkpoint(&self) -> Lsn {
@@ -53,12 +57,14 @@ impl Applier for Mined {
         self.live.step_on();
         Some(true)
     }
+}
 
-    fn chunk_is_live(&self, _head: &[u8], _location: &Location) -> BoxFuture<'_, bool> {
+impl ChunkOwners for Mined {
+    fn chunk_is_live<'a>(&'a self, _log: &'a Log, _head: &'a [u8], _at: &'a Location) -> BoxFuture<'a, bool> {
         Box::pin(async { true })
     }
 
-    fn repoint(&self, _moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint<'a>(&'a self, _: &'a Log, _: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'a, Result<(), LogError>> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use steadfast_log::{Location, Log, Usage};
 
 use super::keys::Id;
 use super::manifest::Share;
@@ -188,6 +189,22 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// Counts the record at `at` and the chunks that it names as live.
+    pub(crate) fn credit(&self, usage: &mut Usage, at: &Location) {
+        usage.credit(at.extent, at.epoch, Log::footprint(at));
+        for share in &self.shares {
+            usage.credit(share.extent, share.epoch, share.bytes);
+        }
+    }
+
+    /// Counts the record at `at` and the chunks that it names as dead.
+    pub(crate) fn retire(&self, usage: &mut Usage, at: &Location) {
+        usage.retire(at.extent, at.epoch, Log::footprint(at));
+        for share in &self.shares {
+            usage.retire(share.extent, share.epoch, share.bytes);
+        }
+    }
+
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, Malformed> {
         let mut dec = Dec(payload);
         let flags = dec.u8()?;

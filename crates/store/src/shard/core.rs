@@ -21,7 +21,6 @@ use crate::record::keys::{BucketId, Id};
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Value};
-use crate::shard::accounts::Accounts;
 use crate::shard::buckets::Bucket;
 use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
@@ -30,7 +29,7 @@ use crate::shard::owners::Owners;
 use crate::shard::pending::{Pending, bin_of};
 use crate::shard::spare::Spare;
 use crate::{StoreError, StoreOptions};
-use steadfast_log::{Log, Reservation};
+use steadfast_log::{Log, Reservation, Usage};
 
 impl From<Malformed> for StoreError {
     fn from(e: Malformed) -> Self {
@@ -145,7 +144,6 @@ pub(crate) struct Core {
     /// Whether the index or a record was inconsistent.
     pub(crate) distrusted: AtomicBool,
     pub(crate) pending: Pending,
-    pub(crate) accounts: Mutex<Accounts>,
     pub(crate) owners: Owners,
     pub(crate) cache: ReadCache,
     pub(crate) progress: watch::Sender<Progress>,
@@ -162,15 +160,13 @@ pub(crate) struct Core {
     pub(crate) memtable_bytes: AtomicU64,
     /// Whether a sealed checkpoint is being persisted.
     pub(crate) sealing: AtomicBool,
-    /// Whether the last frame was applied in part, since the index failed. The caller holds
-    /// `applying`.
+    /// Whether the last frame was applied in part, since the index failed. The caller holds the
+    /// log's accounts.
     pub(crate) split: AtomicBool,
     pub(crate) sealed: Mutex<Option<Persisted>>,
     pub(crate) checkpoint_due: Notify,
     /// Whether space waits for a checkpoint.
     pub(crate) checkpoint_wanted: AtomicBool,
-    /// Held while records are applied, and while the state is sealed.
-    pub(crate) applying: Mutex<()>,
     /// Committed bytes of records after which a checkpoint is due.
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) persisted: Mutex<Persisted>,
@@ -226,7 +222,6 @@ impl Core {
             unfit: Mutex::new(None),
             distrusted: AtomicBool::new(false),
             pending: Default::default(),
-            accounts: Mutex::new(Accounts::load(&checkpoint.usage)),
             owners: Default::default(),
             cache: ReadCache::new(options.cache_bytes),
             progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
@@ -243,7 +238,6 @@ impl Core {
             sealed: Mutex::new(None),
             checkpoint_due: Notify::new(),
             checkpoint_wanted: AtomicBool::new(false),
-            applying: Mutex::new(()),
             checkpoint_log_bytes,
             persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
             manifests: tokio::sync::RwLock::new(()),
@@ -387,16 +381,16 @@ impl Core {
         id
     }
 
-    /// The state as of the last applied record, for a checkpoint.
-    pub(crate) fn snapshot(&self) -> Checkpoint {
-        let (lsn, accounts) = (self.progress.borrow().lsn, self.accounts.lock());
+    /// The state as of the last applied record.
+    pub(crate) fn checkpoint(&self, usage: &Usage) -> Checkpoint {
+        let lsn = self.progress.borrow().lsn;
         Checkpoint {
             pool: self.pool,
             lsn,
-            opening: accounts.committed_by(lsn),
+            opening: usage.committed_by(lsn),
             objects: self.objects.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            usage: accounts.usage(),
+            usage: usage.saved(),
             clock_ms: self.clock.believed_ms(),
         }
     }

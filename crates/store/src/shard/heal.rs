@@ -1,7 +1,7 @@
 //! Healing of an unreadable index: it is read again, or rebuilt from the log next to the old one
 //! and put in its place.
 //!
-//! From the first error on, no record is applied (`StoreApplier::apply_some`). So the index holds
+//! From the first error on, no record is applied (`StoreApplier::apply`). So the index holds
 //! exactly the records up to one LSN, and the rebuilt index ends with the same record. Then the log
 //! delivers the waiting records in order: waiting callers are answered, and publications are
 //! delivered. Until then new changes are refused; reads continue with what can be read.
@@ -12,12 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use steadfast_flow::has_fault;
-use steadfast_log::{Applier, Committed, Log, LogError};
+use steadfast_log::{Committed, Log, LogError, Usage};
 use tokio::sync::watch;
 
-use super::apply::{LogSlot, StoreApplier};
-use super::checkpoint::Checkpoint;
-use super::core::{Core, Persisted, Registry};
+use super::core::{Core, Persisted};
+use super::rebuild::Rebuild;
 use crate::index::{Health, IndexFailure, LiveIndex};
 use crate::{IndexKind, StoreError, StoreSabotage};
 
@@ -91,28 +90,9 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
     let kind = kind.ok_or_else(|| StoreError::Index("a previously replaced index is still being read".into()))?;
     let holding = log.begin_hold();
     // The applier has finished, and applies nothing from now on.
-    let upto = {
-        let _one = core.applying.lock();
-        core.progress.borrow().lsn
-    };
+    let upto = log.with_usage(|_| core.progress.borrow().lsn);
     let index = super::index_open::open_fresh(&kind, &core.env, &core.options).await?;
-    let fresh = Arc::new(Core::new(
-        core.env.clone(),
-        LiveIndex::new(index, kind.clone()),
-        core.pool,
-        Checkpoint::default(),
-        Registry::default(),
-        None,
-        core.read_ahead.clone(),
-        core.checkpoint_log_bytes,
-        core.options.clone(),
-    ));
-    let applier = Arc::new(StoreApplier { core: fresh.clone(), log: LogSlot::default() });
-    let panicked = || StoreError::Index("rebuilding it panicked".into());
-    let unreadable = || {
-        let why = fresh.index.failure().map_or_else(|| "it is damaged".to_owned(), |failure| failure.why);
-        StoreError::Index(why)
-    };
+    let rebuild = Rebuild::new(core, LiveIndex::new(index, kind.clone()), core.options.clone());
     let mut records = log.records_up_to(&holding, upto);
     loop {
         let batch = records.next().await?;
@@ -127,26 +107,17 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
         if batch.is_empty() {
             break;
         }
-        let applier = applier.clone();
-        let applied = core.env.blocking(move || applier.apply_some(&batch) == batch.len()).await;
-        if !applied.ok_or_else(panicked)? {
-            return Err(unreadable());
-        }
+        rebuild.apply(batch).await?;
     }
-    let ended = fresh.clone();
-    core.env.blocking(move || ended.finish_replay()).await.ok_or_else(panicked)??;
-    if !fresh.index.is_well() {
-        return Err(unreadable());
-    }
+    let (fresh, counted) = rebuild.finish().await?;
     // The next start must not open it any more.
     core.index.condemn();
-    put_in_place(core, &fresh, kind);
+    log.with_usage(|usage| put_in_place(core, usage, &fresh, &counted, kind));
     Ok(())
 }
 
-fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
-    let _one = core.applying.lock();
-    core.accounts.lock().replace_by(&fresh.accounts.lock());
+fn put_in_place(core: &Core, usage: &mut Usage, fresh: &Core, counted: &Usage, kind: IndexKind) {
+    usage.replace_by(counted);
     for (mine, new) in [(&core.objects, &fresh.objects), (&core.bytes, &fresh.bytes), (&core.uploads, &fresh.uploads)] {
         mine.store(new.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -157,7 +128,7 @@ fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
     core.index.replace(fresh.index.held().index.clone(), kind);
     core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
     core.index.recovered();
-    core.seal();
+    core.seal(usage);
 }
 
 /// Verifies all files of the index from time to time, slowly.

@@ -1,7 +1,6 @@
 //! A shard: one disk's log, its index, and its content. This module opens and closes it and runs
 //! its background tasks.
 
-pub(crate) mod accounts;
 pub(crate) mod apply;
 pub(crate) mod buckets;
 pub(crate) mod channels;
@@ -22,6 +21,7 @@ pub(crate) mod owners;
 pub(crate) mod peek;
 pub(crate) mod pending;
 pub(crate) mod reader;
+mod rebuild;
 pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod spare;
@@ -44,13 +44,13 @@ use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
 use crate::record::keys::Id;
 use crate::record::{Head, keys};
-use crate::shard::apply::{LogSlot, StoreApplier};
+use crate::shard::apply::StoreApplier;
 use crate::shard::checkpoint::CleanClose;
 use crate::shard::core::Core;
 use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
-use steadfast_log::{Log, RecoveryReport};
+use steadfast_log::{Log, RecoveryReport, Usage};
 
 /// Time before a failed persist of the index is retried.
 const PERSIST_RETRY: Duration = Duration::from_secs(5);
@@ -61,28 +61,13 @@ const WANTED_EVERY: Duration = Duration::from_millis(500);
 /// Time between two searches for old uploads.
 const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
 
-struct Shared {
-    core: Arc<Core>,
-    /// The applier's handle on the log that owns it. The last handle of the store clears it;
-    /// otherwise neither would ever be freed.
-    log: LogSlot,
-    /// Set when the store closes; it ends the maintenance task.
-    closing: watch::Sender<bool>,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.log.write().take();
-        self.core.accounts.lock().detach();
-    }
-}
-
 /// The content of one disk: buckets, objects and uploads over one log. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Shard {
     pub(crate) core: Arc<Core>,
     log: Log,
-    shared: Arc<Shared>,
+    /// Set when the store closes; it ends the background tasks.
+    closing: watch::Sender<bool>,
 }
 
 /// The identity of the pool on a disk; zeros when it cannot be read: opening the log reports the
@@ -160,13 +145,12 @@ impl Shard {
         *core.snapshots.write() = snapshots;
         core.capacity_bytes = disk.geometry().capacity_bytes;
         let core = Arc::new(core);
-        let slot = LogSlot::default();
-        let applier = Arc::new(StoreApplier { core: core.clone(), log: slot.clone() });
+        let applier = Arc::new(StoreApplier { core: core.clone() });
         let opened = Log::open(disk.clone(), env.clone(), options.log.clone(), applier).await;
         let (log, recovery) = opened.inspect_err(|_| {
             *unfit = core.unfit.lock().take().or_else(|| core.index.failure().map(|failure| failure.why));
         })?;
-        let replayed_records = match core.finish_replay() {
+        let replayed_records = match log.with_usage(|usage| core.finish_replay(usage)) {
             Ok(replayed) => replayed,
             Err(fault) => {
                 let e = StoreError::from(fault);
@@ -188,13 +172,10 @@ impl Shard {
         };
         core.lost_lsn.store(lost_lsn, Ordering::Release);
         core.channels.forget();
-        core.accounts.lock().attach(log.clone());
-        *slot.write() = Some(log.clone());
-        let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
-        let store = Self { core, log, shared };
+        let store = Self { core, log, closing: watch::Sender::new(false) };
         store.start_tasks(disk.clone());
         if !recovery.read_only {
-            store.core.seal_opened(replayed_records);
+            store.log.with_usage(|usage| store.core.seal_opened(usage, replayed_records));
         }
         store.start_expiry();
         Ok((store, ShardReport { recovery, index_rebuilt, replayed_records }))
@@ -202,16 +183,16 @@ impl Shard {
 
     /// Starts the tasks that run until the shard closes.
     fn start_tasks(&self, disk: Arc<dyn Disk>) {
-        let (core, log, shared) = (&self.core, &self.log, &self.shared);
-        let watch = hang::watch(core.clone(), disk, shared.closing.subscribe());
+        let (core, log, closing) = (&self.core, &self.log, &self.closing);
+        let watch = hang::watch(core.clone(), disk, closing.subscribe());
         core.env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
-        let heal = heal::watch(core.clone(), log.clone(), shared.closing.subscribe());
+        let heal = heal::watch(core.clone(), log.clone(), closing.subscribe());
         core.env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
-        let verify = heal::verify(core.clone(), shared.closing.subscribe());
+        let verify = heal::verify(core.clone(), closing.subscribe());
         core.env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
-        let maintenance = maintain(core.clone(), log.clone(), shared.closing.subscribe());
+        let maintenance = maintain(core.clone(), log.clone(), closing.subscribe());
         core.env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
-        let sweep = channels::sweep(core.clone(), shared.closing.subscribe());
+        let sweep = channels::sweep(core.clone(), log.clone(), closing.subscribe());
         core.env.spawn("store-sweep", log.guarded("store-sweep", sweep));
     }
 
@@ -219,7 +200,7 @@ impl Shard {
     fn start_expiry(&self) {
         let core = &self.core;
         if let Some(age) = core.options.upload_expiry {
-            let expiry = expire(core.clone(), self.log.clone(), age, self.shared.closing.subscribe());
+            let expiry = expire(core.clone(), self.log.clone(), age, self.closing.subscribe());
             core.env.spawn("store-expiry", self.log.guarded("store-expiry", expiry));
         }
     }
@@ -277,20 +258,20 @@ impl Shard {
     /// Finishes accepted changes and persists the index, so that the next start replays nothing. A
     /// failure to persist the index is only logged: the index is rebuilt.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
-        self.shared.closing.send_replace(true);
+        self.closing.send_replace(true);
         // Records that a failed index has not applied are in the log.
         self.core.index.close();
         let well = self.log.status().log == LogState::Ok;
         self.log.close().await?;
         // The tasks hold the receivers: none of them writes to the index once this returns.
-        self.shared.closing.closed().await;
+        self.closing.closed().await;
         let core = &self.core;
         // First the persist that the task had begun, then the later changes.
         for _ in 0..2 {
             if core.sealing.load(Ordering::Acquire) && !persist(core).await {
                 break;
             }
-            core.seal();
+            self.log.with_usage(|usage| core.seal(usage));
         }
         if !core.sealing.load(Ordering::Acquire) && well && core.write_closed() {
             persist(core).await;
@@ -303,14 +284,13 @@ impl Core {
     /// Seals the state after a replay. The next start must not take records that a damaged log
     /// could not deliver for absent. A checkpoint without a history, as old builds wrote it, would
     /// not be recognised by the next start.
-    fn seal_opened(&self, replayed_records: u64) {
+    fn seal_opened(&self, usage: &Usage, replayed_records: u64) {
         let nameless = self.opened_with.0 > 0 && self.opened_with.1 == 0;
         if replayed_records > 0 || nameless {
-            let _one = self.applying.lock();
             if nameless {
                 self.persisted.lock().lsn = 0;
             }
-            self.seal();
+            self.seal(usage);
         }
     }
 
@@ -410,8 +390,7 @@ async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>)
         }
         if since >= WANTED_EVERY && core.checkpoint_wanted.swap(false, Ordering::AcqRel) {
             wanted_last = Some(core.env.now());
-            let _one = core.applying.lock();
-            core.seal();
+            log.with_usage(|usage| core.seal(usage));
         }
         if !core.sealing.load(Ordering::Acquire) {
             continue;

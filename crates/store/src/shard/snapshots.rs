@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_flow::Env;
-use steadfast_log::{Applier, Hold, HoldPin, Log, LogError, Lsn, Priority, Record};
+use steadfast_log::{Hold, HoldPin, Log, LogError, Lsn, Priority, Record};
 use tokio::sync::oneshot;
 
 use crate::index::{Index, LiveIndex, LsmIndex};
@@ -16,9 +16,8 @@ use crate::record::keys::{self, Id};
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::{Head, Value};
 use crate::shard::Shard;
-use crate::shard::apply::{LogSlot, StoreApplier};
-use crate::shard::checkpoint::Checkpoint;
-use crate::shard::core::{Core, Registry};
+use crate::shard::core::Core;
+use crate::shard::rebuild::Rebuild;
 use crate::shard::writer::check_head;
 use crate::{IndexKind, StoreError, StoreOptions};
 
@@ -105,40 +104,27 @@ impl Shard {
             let _ = opened.send(index.map(|(index, _)| (index, dir)));
         });
         let (index, scratch) = index.await.map_err(|_| StoreError::Index("the server is stopping".into()))??;
-        let frozen = Arc::new(Core::new(
-            core.env.clone(),
-            LiveIndex::new(index, kept_in),
-            core.pool,
-            Checkpoint::default(),
-            Registry::default(),
-            None,
-            core.read_ahead.clone(),
-            core.checkpoint_log_bytes,
-            options,
-        ));
-        let (log, lsn) = (self.log().clone(), hold.lsn);
-        let mut frozen =
-            Frozen { core: frozen, live: core.clone(), lsn, faults: Vec::new(), log, _scratch: scratch, _pin: pin };
-        let applier = Arc::new(StoreApplier { core: frozen.core.clone(), log: LogSlot::default() });
+        let rebuild = Rebuild::new(core, LiveIndex::new(index, kept_in), options);
         let mut records = self.log().held_records(&hold, bytes_s);
         loop {
             let batch = records.next().await?;
             let Some(last) = batch.last().map(|record| record.lsn) else { break };
-            let applier = applier.clone();
-            let applied = core.env.blocking(move || applier.apply_some(&batch) == batch.len()).await;
-            if !applied.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))? {
-                return Err(StoreError::Index("the index built to read a snapshot is damaged".into()));
-            }
+            rebuild.apply(batch).await?;
             progress(last, hold.lsn);
         }
-        frozen.faults = records.faults().to_vec();
-        let ended = frozen.core.clone();
-        let finished = core.env.blocking(move || ended.finish_replay()).await;
-        finished.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))??;
-        if frozen.core.distrusted.load(Ordering::Acquire) {
+        let (frozen, _) = rebuild.finish().await?;
+        if frozen.distrusted.load(Ordering::Acquire) {
             return Err(StoreError::Index("a record of the snapshot has an unknown format".into()));
         }
-        Ok(frozen)
+        Ok(Frozen {
+            core: frozen,
+            live: core.clone(),
+            lsn: hold.lsn,
+            faults: records.faults().to_vec(),
+            log: self.log().clone(),
+            _scratch: scratch,
+            _pin: pin,
+        })
     }
 }
 

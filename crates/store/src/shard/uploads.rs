@@ -350,3 +350,33 @@ impl Core {
 pub(crate) fn part_info(number: u16, meta: ObjectMeta) -> PartInfo {
     PartInfo { number, size: meta.size, modified_ms: meta.modified_ms, attributes: meta.attributes }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use steadfast_disk::{Disk, MemDisk};
+    use steadfast_flow::Env;
+    use steadfast_log::{FormatOptions, Log};
+
+    use crate::{Attributes, BucketSettings, IndexKind, Store, StoreOptions};
+
+    #[tokio::test]
+    async fn old_uploads_expire() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+        let opened = Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await;
+        let store = opened.expect("open").0;
+        store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+        let shard = store.lead().expect("open");
+        let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+        let began = store.upload("b", "k", &id).expect("there").created_ms;
+        assert_eq!(shard.core.expire_uploads(shard.log(), began).await.expect("runs"), 0);
+        let fill = store.create_fill("b", "k", Attributes::default()).await.expect("fill").upload_id;
+        let after = store.fill("b", "k", &fill).expect("there").created_ms + 1;
+        assert_eq!(shard.core.expire_uploads(shard.log(), after).await.expect("runs"), 1);
+        assert!(store.fill("b", "k", &fill).is_ok(), "the server ends its own");
+        assert!(store.upload("b", "k", &id).is_err());
+    }
+}

@@ -126,7 +126,7 @@ async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<
     }
 }
 
-/// See [`steadfast_log::Applier::chunk_is_live`].
+/// See [`steadfast_log::ChunkOwners::chunk_is_live`].
 pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Location) -> bool {
     let (bucket, writer, key, part) = match Head::decode(head) {
         Ok(Head::Chunk { bucket, writer, key }) => (bucket, writer, key, None),
@@ -153,7 +153,7 @@ pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Locati
     false
 }
 
-/// See [`steadfast_log::Applier::discard`].
+/// See [`steadfast_log::ChunkOwners::discard`].
 pub(super) async fn discard(core: &Core, head: &[u8]) -> bool {
     let Some(evictor) = core.options.evictor.get() else { return false };
     let Ok(Head::Chunk { bucket, key, .. } | Head::PartChunk { bucket, key, .. }) = Head::decode(head) else {

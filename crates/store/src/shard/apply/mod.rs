@@ -20,7 +20,9 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use steadfast_flow::{BoxFuture, has_fault};
-use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn, Subject};
+use steadfast_log::{
+    Applied, Applier, ChunkMove, ChunkOwners, ExtentUsage, History, Hold, Location, LogError, Lsn, Subject,
+};
 
 use class::Class;
 
@@ -32,10 +34,7 @@ use crate::record::{Value, keys};
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::{Core, Persisted};
 use crate::{StoreError, StoreSabotage};
-use steadfast_log::Log;
-
-/// The log, once it is open.
-pub(crate) type LogSlot = Arc<parking_lot::RwLock<Option<Log>>>;
+use steadfast_log::{Log, Usage};
 
 /// Why a record was not applied.
 #[derive(Debug)]
@@ -75,24 +74,18 @@ fn valued(value: &[u8]) -> Result<Value<'_>, Fault> {
 /// See the module.
 pub(crate) struct StoreApplier {
     pub(crate) core: Arc<Core>,
-    pub(crate) log: LogSlot,
 }
 
 impl Applier for StoreApplier {
-    fn apply(&self, records: &[Applied]) {
-        self.apply_some(records);
-    }
-
-    fn apply_some(&self, records: &[Applied]) -> usize {
+    fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
         let core = &self.core;
         debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
-        let _one = core.applying.lock();
         if !core.index.is_well() {
             return 0;
         }
         let (mut log_bytes, mut taken) = (0, records.len());
         for (n, record) in records.iter().enumerate() {
-            match self.take(record) {
+            match self.take(record, usage) {
                 Ok(()) => {}
                 Err(Fault::Record(e)) => core.distrust(&e),
                 Err(Fault::Index(_)) if has_fault(core.options.sabotage, StoreSabotage::IndexErrors) => {}
@@ -115,7 +108,7 @@ impl Applier for StoreApplier {
         core.progress.send_modify(|p| p.lsn = p.lsn.max(last));
         core.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
         core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
-        core.seal_if_due();
+        core.seal_if_due(usage);
         taken
     }
 
@@ -164,16 +157,11 @@ impl Applier for StoreApplier {
     fn names_chunks(&self, head: &[u8]) -> bool {
         live::names_chunks(head)
     }
+}
 
-    fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
-        let (head, location) = (Bytes::copy_from_slice(head), *location);
-        Box::pin(async move {
-            let log = self.log.read().clone();
-            match log {
-                Some(log) => live::chunk(&self.core, &log, &head, &location).await,
-                None => true,
-            }
-        })
+impl ChunkOwners for StoreApplier {
+    fn chunk_is_live<'a>(&'a self, log: &'a Log, head: &'a [u8], location: &'a Location) -> BoxFuture<'a, bool> {
+        Box::pin(live::chunk(&self.core, log, head, location))
     }
 
     fn discard(&self, head: &[u8]) -> BoxFuture<'_, bool> {
@@ -181,14 +169,12 @@ impl Applier for StoreApplier {
         Box::pin(async move { live::discard(&self.core, &head).await })
     }
 
-    fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
-        Box::pin(async move {
-            let log = self.log.read().clone();
-            match log {
-                Some(log) => repoint::repoint(&self.core, &log, &moves).await,
-                None => Err(LogError::Closed),
-            }
-        })
+    fn repoint<'a>(
+        &'a self,
+        log: &'a Log,
+        moves: BTreeMap<Bytes, Vec<ChunkMove>>,
+    ) -> BoxFuture<'a, Result<(), LogError>> {
+        Box::pin(async move { repoint::repoint(&self.core, log, &moves).await })
     }
 }
 
@@ -237,27 +223,34 @@ impl Core {
     }
 
     /// Removes `key` unless its value is newer than `version`.
-    fn remove(&self, key: &Bytes, class: Class, version: Option<Lsn>, lsn: Lsn) -> Result<bool, Fault> {
+    fn remove(
+        &self,
+        usage: &mut Usage,
+        key: &Bytes,
+        class: Class,
+        version: Option<Lsn>,
+        lsn: Lsn,
+    ) -> Result<bool, Fault> {
         let Some(old) = self.index.get(key)? else { return Ok(false) };
         let was = valued(&old)?;
         if version.is_some_and(|version| was.version > version) {
             return Ok(false);
         }
         let account = Account::of(class, was.payload)?;
-        self.accounts.lock().retract(&was.location, &account.shares);
+        account.retire(usage, &was.location);
         self.count(class, -1, account.size);
         self.index.remove(key.clone(), lsn);
         Ok(true)
     }
 
-    /// Removes an expired publication. The caller holds `applying`.
-    pub(crate) fn remove_expired(&self, key: &Bytes, lsn: Lsn) -> Result<bool, Fault> {
-        self.remove(key, Class::Publication, None, lsn)
+    /// Removes a publication that has expired, or is no longer in its channel's history.
+    pub(crate) fn remove_expired(&self, usage: &mut Usage, key: &Bytes, lsn: Lsn) -> Result<bool, Fault> {
+        self.remove(usage, key, Class::Publication, None, lsn)
     }
 
     /// Removes the value from before `r`.
-    pub(crate) fn remove_replayed(&self, key: &Bytes, r: &Applied) -> Result<bool, Fault> {
-        self.remove(key, Class::Publication, Some(r.version), r.lsn)
+    pub(crate) fn remove_replayed(&self, usage: &mut Usage, key: &Bytes, r: &Applied) -> Result<bool, Fault> {
+        self.remove(usage, key, Class::Publication, Some(r.version), r.lsn)
     }
 
     /// Records that the index or a record is inconsistent. The shard continues, and the next start
@@ -269,7 +262,7 @@ impl Core {
     }
 
     /// Ends the replay: drops the marks and removes parts whose upload has ended.
-    pub(crate) fn finish_replay(&self) -> Result<u64, Fault> {
+    pub(crate) fn finish_replay(&self, usage: &mut Usage) -> Result<u64, Fault> {
         let (records, newest_ms) = match self.replay.lock().as_ref() {
             Some(replay) => (replay.records, replay.newest_ms),
             None => return Ok(0),
@@ -285,9 +278,9 @@ impl Core {
             let (key, _) = pair?;
             let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());
             if upload.is_none_or(|id| !uploads.contains(&id)) {
-                self.remove(&key, Class::Part, None, lsn)?;
+                self.remove(usage, &key, Class::Part, None, lsn)?;
                 self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
-                self.seal_if_due();
+                self.seal_if_due(usage);
             }
         }
         self.clock.known(newest_ms);
@@ -297,7 +290,7 @@ impl Core {
     }
 
     /// Seals the state so far for persisting when enough has changed and no persist is running.
-    fn seal_if_due(&self) {
+    fn seal_if_due(&self, usage: &Usage) {
         let changed = self.memtable_bytes.load(Ordering::Relaxed);
         let replaying = self.replay.lock().as_ref().map(|replay| replay.base);
         match replaying {
@@ -314,15 +307,15 @@ impl Core {
                 if changed >= self.options.memtable_bytes_max
                     || self.log_bytes.load(Ordering::Relaxed) >= self.checkpoint_log_bytes
                 {
-                    self.seal();
+                    self.seal(usage);
                 }
             }
         }
     }
 
-    /// Seals the state so far for persisting. The caller holds `applying`, or the applier no longer
-    /// runs.
-    pub(crate) fn seal(&self) -> bool {
+    /// Seals the state so far for persisting. No record is applied while the caller holds the log's
+    /// accounts.
+    pub(crate) fn seal(&self, usage: &Usage) -> bool {
         if !self.index.is_well() {
             return false;
         }
@@ -333,7 +326,7 @@ impl Core {
             self.log_bytes.store(self.checkpoint_log_bytes, Ordering::Relaxed);
             return false;
         }
-        let checkpoint = self.snapshot();
+        let checkpoint = self.checkpoint(usage);
         if checkpoint.lsn == self.persisted.lock().lsn || self.sealing.swap(true, Ordering::AcqRel) {
             return false;
         }

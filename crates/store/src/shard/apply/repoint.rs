@@ -51,7 +51,7 @@ impl ChunkHolder<'_> {
     }
 }
 
-/// See [`steadfast_log::Applier::repoint`].
+/// See [`steadfast_log::ChunkOwners::repoint`].
 pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<ChunkMove>>) -> Result<(), LogError> {
     // Manifest readers hold a shared lock until submit; chunk moves take it exclusively. Submitted
     // records must be applied.

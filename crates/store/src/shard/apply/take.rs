@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use steadfast_log::Applied;
+use steadfast_log::{Applied, Usage};
 
 use super::class::Class;
 use super::{Fault, StoreApplier, valued};
@@ -17,7 +17,7 @@ use crate::shard::dirty::Entity;
 
 impl StoreApplier {
     /// Applies one record.
-    pub(super) fn take(&self, r: &Applied) -> Result<(), Fault> {
+    pub(super) fn take(&self, r: &Applied, usage: &mut Usage) -> Result<(), Fault> {
         let core = &self.core;
         if let Some(replay) = core.replay.lock().as_mut() {
             replay.records += 1;
@@ -25,19 +25,19 @@ impl StoreApplier {
         match Head::decode(&r.head)? {
             Head::BucketPut { id, payload } => {
                 let meta = BucketMeta::decode(payload)?;
-                if self.put(r, keys::bucket(id).into(), payload, Class::Bucket)? {
+                if self.put(usage, r, keys::bucket(id).into(), payload, Class::Bucket)? {
                     core.registry.write().put(id, meta);
                 }
             }
             Head::BucketDelete { id } => {
                 let key = Bytes::from(keys::bucket(id));
-                if self.delete(r, &key, Class::Bucket)? {
+                if self.delete(usage, r, &key, Class::Bucket)? {
                     core.registry.write().remove(id);
                 }
             }
             Head::ObjectPut { bucket, key, payload } => {
                 let index_key = Bytes::from(keys::object(bucket, key));
-                self.put(r, index_key.clone(), payload, Class::Object)?;
+                self.put(usage, r, index_key.clone(), payload, Class::Object)?;
                 if !r.moved {
                     core.dirty.note(bucket, key, |key| Entity::Object { bucket, key });
                 }
@@ -45,46 +45,42 @@ impl StoreApplier {
             }
             Head::ObjectDelete { bucket, key } => {
                 let index_key = Bytes::from(keys::object(bucket, key));
-                self.delete(r, &index_key, Class::Object)?;
+                self.delete(usage, r, &index_key, Class::Object)?;
                 core.dirty.note(bucket, key, |key| Entity::Object { bucket, key });
                 core.pending.settle(&index_key, r.lsn);
             }
             Head::UploadCreate { bucket, upload, key, payload } => {
-                self.put(r, keys::upload(bucket, key, &upload).into(), payload, Class::Upload)?;
+                self.put(usage, r, keys::upload(bucket, key, &upload).into(), payload, Class::Upload)?;
                 core.dirty.note(bucket, key, |key| Entity::Upload { bucket, key, upload });
             }
-            Head::UploadEnd { bucket, upload, key } => self.end_upload(r, bucket, upload, key)?,
+            Head::UploadEnd { bucket, upload, key } => self.end_upload(usage, r, bucket, upload, key)?,
             Head::PartPut { bucket, upload, number, key, payload } => {
-                self.put_part(r, bucket, upload, number, key, payload)?;
+                self.put_part(usage, r, bucket, upload, number, key, payload)?;
             }
             Head::PoolLayout { payload } => {
                 let layout = Layout::decode(payload)?;
-                if self.put(r, Bytes::from_static(keys::LAYOUT), payload, Class::Layout)? {
+                if self.put(usage, r, Bytes::from_static(keys::LAYOUT), payload, Class::Layout)? {
                     *core.layout.write() = Some(Arc::new(layout));
                 }
             }
             Head::SnapshotPut { id, payload } => {
                 let meta = SnapshotMeta::decode(payload)?;
-                if self.put(r, keys::snapshot(&id).into(), payload, Class::Snapshot)? {
+                if self.put(usage, r, keys::snapshot(&id).into(), payload, Class::Snapshot)? {
                     core.snapshots.write().insert(id, meta);
                 }
             }
             Head::SnapshotDelete { id } => {
-                if self.delete(r, &keys::snapshot(&id).into(), Class::Snapshot)? {
+                if self.delete(usage, r, &keys::snapshot(&id).into(), Class::Snapshot)? {
                     core.snapshots.write().remove(&id);
                 }
             }
             // In a replay, copies of records from before the channel's end may follow it.
             Head::Publication { channel, .. } if core.channel_ended(channel, r.version)? => {}
-            Head::Publication { channel, offset, payload } => core.apply_publication(
-                r,
-                channel,
-                offset,
-                payload,
-                |key| self.put(r, key, payload, Class::Publication),
-                |key| core.remove(key, Class::Publication, None, r.lsn),
-            )?,
-            Head::ChannelEnd { channel } => self.end_channel(r, channel)?,
+            Head::Publication { channel, offset, payload } => {
+                let put = |usage: &mut Usage, key| self.put(usage, r, key, payload, Class::Publication);
+                core.apply_publication(usage, r, channel, offset, payload, put)?;
+            }
+            Head::ChannelEnd { channel } => self.end_channel(usage, r, channel)?,
             Head::Chunk { .. } | Head::PartChunk { .. } => {
                 return Err(Malformed("record: a chunk was committed").into());
             }
@@ -93,14 +89,21 @@ impl StoreApplier {
     }
 
     /// Applies the end of an upload: deletes it with its parts.
-    fn end_upload(&self, r: &Applied, bucket: BucketId, upload: Id, key: &[u8]) -> Result<(), Fault> {
+    fn end_upload(
+        &self,
+        usage: &mut Usage,
+        r: &Applied,
+        bucket: BucketId,
+        upload: Id,
+        key: &[u8],
+    ) -> Result<(), Fault> {
         let core = &self.core;
         let index_key = Bytes::from(keys::upload(bucket, key, &upload));
-        self.delete(r, &index_key, Class::Upload)?;
+        self.delete(usage, r, &index_key, Class::Upload)?;
         let prefix = keys::parts(&upload);
         for pair in core.index.range(&prefix, keys::past(&prefix).as_deref()) {
             let (part, _) = pair?;
-            self.delete(r, &part, Class::Part)?;
+            self.delete(usage, r, &part, Class::Part)?;
         }
         core.dirty.note(bucket, key, |key| Entity::Upload { bucket, key, upload });
         core.pending.settle(&index_key, r.lsn);
@@ -108,8 +111,10 @@ impl StoreApplier {
     }
 
     /// Applies a part, if its upload exists.
+    #[allow(clippy::too_many_arguments, reason = "the parts of the record")]
     fn put_part(
         &self,
+        usage: &mut Usage,
         r: &Applied,
         bucket: BucketId,
         upload: Id,
@@ -127,7 +132,7 @@ impl StoreApplier {
             None => core.index.get(&upload_key)?.is_some(),
         };
         if there {
-            self.put(r, keys::part(&upload, number).into(), payload, Class::Part)?;
+            self.put(usage, r, keys::part(&upload, number).into(), payload, Class::Part)?;
         }
         if !r.moved {
             core.dirty.note(bucket, key, |key| Entity::Part { bucket, key, upload, number });
@@ -137,14 +142,14 @@ impl StoreApplier {
     }
 
     /// Applies the end of a channel: removes its older publications.
-    fn end_channel(&self, r: &Applied, channel: &[u8]) -> Result<(), Fault> {
+    fn end_channel(&self, usage: &mut Usage, r: &Applied, channel: &[u8]) -> Result<(), Fault> {
         let core = &self.core;
-        self.delete(r, &keys::channel_end(channel).into(), Class::Publication)?;
+        self.delete(usage, r, &keys::channel_end(channel).into(), Class::Publication)?;
         let (from, to) = keys::publications(channel);
         let mut removed = false;
         for pair in core.index.range(&from, Some(&to)) {
             let (key, _) = pair?;
-            removed |= core.remove(&key, Class::Publication, Some(r.version), r.lsn)?;
+            removed |= core.remove(usage, &key, Class::Publication, Some(r.version), r.lsn)?;
         }
         // Compaction may move the record long after the channel returned, while its memory has
         // publications in flight.
@@ -156,7 +161,7 @@ impl StoreApplier {
     }
 
     /// Applies a put. Returns whether the record is now current.
-    fn put(&self, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Fault> {
+    fn put(&self, usage: &mut Usage, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Fault> {
         let core = &self.core;
         let new = Account::of(class, payload)?;
         core.note_time(class, payload)?;
@@ -167,7 +172,7 @@ impl StoreApplier {
             if r.version < was.version || r.version == was.version && new.revision < old.revision {
                 return Ok(false);
             }
-            core.accounts.lock().retract(&was.location, &old.shares);
+            old.retire(usage, &was.location);
             core.count(class, -1, old.size);
         } else if let Some(replay) = core.replay.lock().as_ref() {
             let deleted = replay.deleted(&key, r.version)?;
@@ -178,7 +183,7 @@ impl StoreApplier {
         } else if r.moved {
             return Ok(false);
         }
-        core.accounts.lock().add(&r.location, &new.shares);
+        new.credit(usage, &r.location);
         core.count(class, 1, new.size);
         let value = Value { version: r.version, location: r.location, payload }.encode();
         core.index.insert(key, value.into(), r.lsn);
@@ -186,13 +191,13 @@ impl StoreApplier {
     }
 
     /// Deletes `key`. Returns whether it existed.
-    fn delete(&self, r: &Applied, key: &Bytes, class: Class) -> Result<bool, Fault> {
+    fn delete(&self, usage: &mut Usage, r: &Applied, key: &Bytes, class: Class) -> Result<bool, Fault> {
         let core = &self.core;
         if let Some(replay) = core.replay.lock().as_mut()
             && class != Class::Part
         {
             replay.marks.put(key, r.version)?;
         }
-        core.remove(key, class, Some(r.version), r.lsn)
+        core.remove(usage, key, class, Some(r.version), r.lsn)
     }
 }

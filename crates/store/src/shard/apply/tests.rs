@@ -8,9 +8,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
-use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority, Subject};
+use steadfast_log::{Applied, Applier, ChunkMove, ChunkOwners, FormatOptions, Location, Log, Priority, Subject};
 
-use super::{LogSlot, StoreApplier};
+use super::{Fault, StoreApplier};
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
@@ -44,11 +44,21 @@ async fn start_with(index: IndexKind) -> (Store, StoreApplier, u64) {
         StoreOptions { inline_max_bytes: 1000, chunk_bytes: 8192, part_min_bytes: 1, ..StoreOptions::default() };
     let (store, _) = Store::open(disk, index, Env::tokio(), options).await.expect("open");
     store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
-    let slot = LogSlot::default();
-    *slot.write() = Some(lead(&store).log().clone());
-    let applier = StoreApplier { core: lead(&store).core.clone(), log: slot };
+    let applier = StoreApplier { core: lead(&store).core.clone() };
     let bucket = lead(&store).find("b").expect("there").id;
     (store, applier, bucket)
+}
+
+/// Applies records as the log does.
+fn apply(store: &Store, records: &[Applied]) -> usize {
+    let shard = lead(store);
+    let applier = StoreApplier { core: shard.core.clone() };
+    shard.log().with_usage(|usage| applier.apply(records, usage))
+}
+
+fn finish_replay(store: &Store) -> Result<u64, Fault> {
+    let shard = lead(store);
+    shard.log().with_usage(|usage| shard.core.finish_replay(usage))
 }
 
 async fn chunks(store: &Store, key: &[u8]) -> Vec<Location> {
@@ -82,16 +92,16 @@ async fn moved_chunks_of_an_object_are_followed() {
     let before = chunks(&store, &key).await;
     assert_eq!(before.len(), 3);
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"k" }.encode().into();
-    assert!(applier.chunk_is_live(&head, &before[1]).await);
+    assert!(applier.chunk_is_live(lead(&store).log(), &head, &before[1]).await);
     let found = lead(&store).core.find_object(&key).expect("readable").expect("there");
     let record = Head::ObjectPut { bucket, key: b"k", payload: &found.meta.encode() }.encode();
     assert_eq!(applier.record_is_live(&record, found.version, &found.location, 1), Some(true));
 
     let moved = copy(&store, &head, before[1]).await;
-    applier.repoint([(head.clone(), vec![moved])].into()).await.expect("repoint");
+    applier.repoint(lead(&store).log(), [(head.clone(), vec![moved])].into()).await.expect("repoint");
     assert_eq!(chunks(&store, &key).await, [before[0], moved.to, before[2]]);
-    assert!(!applier.chunk_is_live(&head, &before[1]).await);
-    assert!(applier.chunk_is_live(&head, &moved.to).await);
+    assert!(!applier.chunk_is_live(lead(&store).log(), &head, &before[1]).await);
+    assert!(applier.chunk_is_live(lead(&store).log(), &head, &moved.to).await);
     assert_eq!(applier.record_is_live(&record, found.version, &found.location, 1), Some(false), "rewritten elsewhere");
     assert_eq!(store.object("b", "k").expect("there").version, written.version);
     assert!(get(&store, "k").await == data);
@@ -104,7 +114,7 @@ async fn moved_chunks_of_an_object_are_followed() {
         head: record.into(),
         location: Location { offset: 77, ..found.location },
     };
-    applier.apply(&[stale]);
+    apply(&store, &[stale]);
     assert_eq!(chunks(&store, &key).await[1], moved.to);
 }
 
@@ -117,12 +127,12 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     let id = lead(&store).core.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"k" }.encode().into();
     let first = writer.settled_chunks().await[0];
-    assert!(applier.chunk_is_live(&head, &first).await);
+    assert!(applier.chunk_is_live(lead(&store).log(), &head, &first).await);
     let moved = copy(&store, &head, first).await;
-    applier.repoint([(head.clone(), vec![moved])].into()).await.expect("repoint");
+    applier.repoint(lead(&store).log(), [(head.clone(), vec![moved])].into()).await.expect("repoint");
     writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], moved.to);
-    assert!(!applier.chunk_is_live(&head, &first).await);
+    assert!(!applier.chunk_is_live(lead(&store).log(), &head, &first).await);
     assert!(get(&store, "k").await == data);
 
     let mut dropped = store.writer("b", "other", None).await.expect("writer");
@@ -130,9 +140,9 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     let id = lead(&store).core.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"other" }.encode().into();
     let first = dropped.settled_chunks().await[0];
-    assert!(applier.chunk_is_live(&head, &first).await);
+    assert!(applier.chunk_is_live(lead(&store).log(), &head, &first).await);
     drop(dropped);
-    assert!(!applier.chunk_is_live(&head, &first).await);
+    assert!(!applier.chunk_is_live(lead(&store).log(), &head, &first).await);
 }
 
 #[tokio::test]
@@ -146,19 +156,19 @@ async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
     writer.commit(Attributes::default(), Condition::None, None).await.expect("part");
     let head: Bytes = Head::PartChunk { bucket, writer: [9; 16], upload, number: 1, key: b"k" }.encode().into();
     let before = chunks(&store, &keys::part(&upload, 1)).await;
-    assert!(applier.chunk_is_live(&head, &before[0]).await);
+    assert!(applier.chunk_is_live(lead(&store).log(), &head, &before[0]).await);
     let first = copy(&store, &head, before[0]).await;
-    applier.repoint([(head.clone(), vec![first])].into()).await.expect("repoint");
+    applier.repoint(lead(&store).log(), [(head.clone(), vec![first])].into()).await.expect("repoint");
     let chosen = vec![PartChoice { number: 1, etag: String::new() }];
     store.complete_upload("b", "k", &id, chosen, Attributes::default(), Condition::None, None).await.expect("complete");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], first.to);
     let second = copy(&store, &head, before[1]).await;
-    applier.repoint([(head.clone(), vec![second])].into()).await.expect("repoint");
+    applier.repoint(lead(&store).log(), [(head.clone(), vec![second])].into()).await.expect("repoint");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await, [first.to, second.to, before[2]]);
     assert!(get(&store, "k").await == data);
     store.delete("b", "k", Condition::None, None).await.expect("delete");
-    assert!(!applier.chunk_is_live(&head, &second.to).await);
-    applier.repoint([(head, vec![second])].into()).await.expect("no record refers to it");
+    assert!(!applier.chunk_is_live(lead(&store).log(), &head, &second.to).await);
+    applier.repoint(lead(&store).log(), [(head, vec![second])].into()).await.expect("no record refers to it");
     assert!(store.object("b", "k").is_err());
 }
 
@@ -195,7 +205,7 @@ async fn chunks_of_many_parts_of_one_object_and_of_others_are_followed_together(
         expected.insert(key, after);
     }
     assert_eq!(moves.len(), 3);
-    applier.repoint(moves).await.expect("repoint");
+    applier.repoint(lead(&store).log(), moves).await.expect("repoint");
     for (key, after) in expected {
         assert_eq!(chunks(&store, &keys::object(bucket, key.as_bytes())).await, after);
     }
@@ -237,7 +247,7 @@ async fn deletes_live_while_something_older_may_exist() {
     store.delete("b", "k", Condition::None, None).await.expect("delete");
     let payload = upload_payload();
     let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
-    applier.apply(&[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
+    apply(&store, &[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
     assert!(store.object("b", "k").is_err());
 }
 
@@ -282,19 +292,6 @@ fn what_a_delete_hides_is_of_its_subject() {
 }
 
 #[tokio::test]
-async fn old_uploads_expire() {
-    let (store, _, _) = start().await;
-    let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
-    let began = store.upload("b", "k", &id).expect("there").created_ms;
-    assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began).await.expect("runs"), 0);
-    let fill = store.create_fill("b", "k", Attributes::default()).await.expect("fill").upload_id;
-    let after = store.fill("b", "k", &fill).expect("there").created_ms + 1;
-    assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), after).await.expect("runs"), 1);
-    assert!(store.fill("b", "k", &fill).is_ok(), "the server ends its own");
-    assert!(store.upload("b", "k", &id).is_err());
-}
-
-#[tokio::test]
 async fn a_reopened_upload_has_its_parts_in_a_rebuilt_index() {
     let (store, applier, bucket) = start().await;
     let (upload, key) = ([7; 16], &b"k"[..]);
@@ -307,16 +304,19 @@ async fn a_reopened_upload_has_its_parts_in_a_rebuilt_index() {
     let first = 1_000;
     let replay = Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 };
     lead(&store).core.replay.lock().replace(replay);
-    applier.apply(&[
-        record(first, first, create.clone()),
-        record(first + 1, first + 1, part(1)),
-        record(first + 2, first + 2, end.clone()),
-        record(first + 3, first + 3, create),
-        record(first + 4, first + 4, part(2)),
-        // Compaction had not reached it.
-        record(first + 5, first + 1, part(1)),
-    ]);
-    lead(&store).core.finish_replay().expect("readable");
+    apply(
+        &store,
+        &[
+            record(first, first, create.clone()),
+            record(first + 1, first + 1, part(1)),
+            record(first + 2, first + 2, end.clone()),
+            record(first + 3, first + 3, create),
+            record(first + 4, first + 4, part(2)),
+            // Compaction had not reached it.
+            record(first + 5, first + 1, part(1)),
+        ],
+    );
+    finish_replay(&store).expect("readable");
     let there = |number| lead(&store).core.lookup(&keys::part(&upload, number)).expect("readable").is_some();
     assert!(there(2), "returned with the reopened upload");
     assert!(!there(1), "ended with the upload when it left");
@@ -352,43 +352,49 @@ async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
     let first = 1_000;
     let there = |offset| core.lookup(&keys::publication(b"c", offset)).expect("readable").is_some();
     core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
-    applier.apply(&[
-        record(first, first, publication(1, 1)),
-        record(first + 1, first + 1, publication(2, 1)),
-        record(first + 2, first + 2, end.clone()),
-        // Compaction had not reached it.
-        record(first + 3, first, publication(1, 1)),
-        record(first + 4, first + 4, publication(2, 1)),
-    ]);
-    core.finish_replay().expect("readable");
+    apply(
+        &store,
+        &[
+            record(first, first, publication(1, 1)),
+            record(first + 1, first + 1, publication(2, 1)),
+            record(first + 2, first + 2, end.clone()),
+            // Compaction had not reached it.
+            record(first + 3, first, publication(1, 1)),
+            record(first + 4, first + 4, publication(2, 1)),
+        ],
+    );
+    finish_replay(&store).expect("readable");
     assert!(there(2) && !there(1));
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first), Some(true), "hides what may still be somewhere");
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first + 3), Some(false), "nothing is left to hide");
     // At run time too; the channel is looked up anew.
     let before = core.channel("c").expect("readable");
-    applier.apply(&[record(first + 5, first + 5, end.clone())]);
+    apply(&store, &[record(first + 5, first + 5, end.clone())]);
     assert!(!there(2));
     assert_eq!(core.channel("c").expect("readable").state.lock().top, 0);
     assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
     // The channel is in use again when compaction moves its end record.
     let in_use = core.channel("c").expect("readable");
-    applier.apply(&[record(first + 6, first + 5, end)]);
+    apply(&store, &[record(first + 6, first + 5, end)]);
     assert!(Arc::ptr_eq(&in_use, &core.channel("c").expect("readable")));
     let first = first + 1;
     // A record in the middle of the offsets does not cost a step per earlier offset.
     let far = 1 << 60;
-    applier.apply(&[
-        record(first + 6, first + 6, publication(far, far)),
-        record(first + 7, first + 7, publication(far + 1, far)),
-        record(first + 8, first + 8, publication(far + 100, far + 90)),
-    ]);
+    apply(
+        &store,
+        &[
+            record(first + 6, first + 6, publication(far, far)),
+            record(first + 7, first + 7, publication(far + 1, far)),
+            record(first + 8, first + 8, publication(far + 100, far + 90)),
+        ],
+    );
     assert!(!there(far) && !there(far + 1) && there(far + 100));
     assert_eq!(core.channel("c").expect("readable").state.lock().first, far + 90);
 }
 
 #[tokio::test]
 async fn a_replay_holds_a_bounded_number_of_channels() {
-    let (store, applier, _) = start().await;
+    let (store, _, _) = start().await;
     let core = lead(&store).core.clone();
     core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
@@ -399,11 +405,11 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
             let lsn = |n| 1_000 + offset * count + n;
             let head = |n| publication(name(n).as_bytes(), offset, offset.max(2) - 1);
             let record = |n| Applied { lsn: lsn(n), version: lsn(n), moved: false, head: head(n), location: at };
-            applier.apply(&(from..from + 64).map(record).collect::<Vec<_>>());
+            apply(&store, &(from..from + 64).map(record).collect::<Vec<_>>());
             assert!(core.channels.len() <= REPLAYED_MAX);
         }
     }
-    core.finish_replay().expect("readable");
+    finish_replay(&store).expect("readable");
     for n in 0..count {
         let channel = core.channel(&name(n)).expect("readable");
         let state = channel.state.lock();
@@ -415,7 +421,7 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
 /// moved some records of it.
 #[tokio::test]
 async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
-    let (store, applier, _) = start().await;
+    let (store, _, _) = start().await;
     let core = lead(&store).core.clone();
     let head = |epoch: u32, offset: u64| -> Bytes {
         let meta = PublicationMeta {
@@ -442,13 +448,13 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
         let (old, new) = if late { (7, 8) } else { (5, 6) };
         let base = first + if late { 1000 } else { 0 };
-        applier.apply(&[record(base, base, old, 499), record(base + 1, base + 1, old, 500)]);
-        applier.apply(&[record(base + 10, base + 10, new, 1), record(base + 11, base + 11, new, 2)]);
-        applier.apply(&[record(base + 20, base, old, 499), record(base + 21, base + 1, old, 500)]);
+        apply(&store, &[record(base, base, old, 499), record(base + 1, base + 1, old, 500)]);
+        apply(&store, &[record(base + 10, base + 10, new, 1), record(base + 11, base + 11, new, 2)]);
+        apply(&store, &[record(base + 20, base, old, 499), record(base + 21, base + 1, old, 500)]);
         // An epoch change by a restart is not another life.
-        applier.apply(&[record(base + 30, base + 30, new + 10, 3)]);
-        applier.apply(&[record(base + 31, base + 11, new, 2)]);
-        core.finish_replay().expect("readable");
+        apply(&store, &[record(base + 30, base + 30, new + 10, 3)]);
+        apply(&store, &[record(base + 31, base + 11, new, 2)]);
+        finish_replay(&store).expect("readable");
         for _ in 0..2 {
             let channel = core.channel("c").expect("readable");
             let state = channel.state.lock();
@@ -470,7 +476,7 @@ async fn a_checkpoint_never_ends_in_the_middle_of_a_frame() {
     let kind = IndexKind::Memory(kept.clone());
     let (store, _) = Store::open(disk, kind, Env::tokio(), StoreOptions::default()).await.expect("open");
     let core = lead(&store).core.clone();
-    let applier = StoreApplier { core: core.clone(), log: LogSlot::default() };
+    let applier = StoreApplier { core: core.clone() };
     let payload = upload_payload();
     let frame: Vec<Applied> = (1..=3u8)
         .map(|n| {
@@ -480,16 +486,13 @@ async fn a_checkpoint_never_ends_in_the_middle_of_a_frame() {
             Applied { lsn, version: lsn, moved: false, head: head.into(), location }
         })
         .collect();
-    let seal = || {
-        let _one = core.applying.lock();
-        core.seal()
-    };
+    let seal = || lead(&store).log().with_usage(|usage| core.seal(usage));
     // One read per record; the second record's read fails.
     kept.fail_after(1, Some(1));
-    assert_eq!(applier.apply_some(&frame), 1);
+    assert_eq!(apply(&store, &frame), 1);
     assert!(applier.ready().await, "it is read again");
     assert!(!seal(), "the frame is known by half");
-    assert_eq!(applier.apply_some(&frame[1..]), 2);
+    assert_eq!(apply(&store, &frame[1..]), 2);
     assert!(core.sealing.load(Ordering::Acquire), "the checkpoint requested in between is sealed later");
     assert_eq!(core.sealed.lock().as_ref().map(|sealed| sealed.lsn), Some(1003));
 }

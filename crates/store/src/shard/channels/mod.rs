@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use steadfast_log::Applied;
+use steadfast_log::{Applied, Lsn, Usage};
 
 pub(crate) use handle::ShardChannel;
 pub(crate) use sweep::sweep;
@@ -201,12 +201,12 @@ impl Core {
     /// Applies a record of a channel.
     pub(crate) fn apply_publication(
         &self,
+        usage: &mut Usage,
         r: &Applied,
         name: &[u8],
         offset: u64,
         payload: &[u8],
-        put: impl FnOnce(Bytes) -> Result<bool, Fault>,
-        remove: impl Fn(&Bytes) -> Result<bool, Fault>,
+        put: impl FnOnce(&mut Usage, Bytes) -> Result<bool, Fault>,
     ) -> Result<(), Fault> {
         let meta = PublicationMeta::decode(payload)?;
         let text = std::str::from_utf8(name).map_err(|_| Malformed("publication: channel"))?;
@@ -215,7 +215,7 @@ impl Core {
             None => Fault::Index(IndexError::damaged(e.to_string())),
         };
         let channel = self.channel(text).map_err(unread)?;
-        let channel = match self.replayed_life(r, name, offset, &meta, &channel)? {
+        let channel = match self.replayed_life(usage, r, name, offset, &meta, &channel)? {
             Life::Same => channel,
             Life::Older => return Ok(()),
             Life::Newer => {
@@ -223,7 +223,7 @@ impl Core {
                 self.channel(text).map_err(unread)?
             }
         };
-        if !put(keys::publication(name, offset).into())? {
+        if !put(usage, keys::publication(name, offset).into())? {
             return Ok(());
         }
         let (held, over, queued) = {
@@ -236,7 +236,7 @@ impl Core {
         }
         self.channels.tails.evict();
         assert!(held.as_ref().is_none_or(|held| held.publication.offset == offset), "another publication is delivered");
-        let removed = self.remove_dropped(name, over.start..over.end.min(offset), remove);
+        let removed = self.remove_dropped(usage, name, over.start..over.end.min(offset), r.lsn);
         if !r.moved {
             self.dirty.note(keys::CHANNELS, name, |name| Entity::Channel { name });
         }
@@ -251,6 +251,7 @@ impl Core {
     /// The versions separate them: within one life they rise with the offsets.
     fn replayed_life(
         &self,
+        usage: &mut Usage,
         r: &Applied,
         name: &[u8],
         offset: u64,
@@ -278,7 +279,7 @@ impl Core {
         let (from, to) = (keys::publication(name, offset + 1), keys::publications(name).1);
         let later: Vec<_> = self.index.range(&from, Some(&to)).collect();
         for pair in later {
-            self.remove_replayed(&pair?.0, r)?;
+            self.remove_replayed(usage, &pair?.0, r)?;
         }
         Ok(Life::Newer)
     }
@@ -286,20 +287,21 @@ impl Core {
     /// Removes the publications with these offsets from the index; markers of removed ones stay.
     fn remove_dropped(
         &self,
+        usage: &mut Usage,
         name: &[u8],
         gone: std::ops::Range<u64>,
-        remove: impl Fn(&Bytes) -> Result<bool, Fault>,
+        lsn: Lsn,
     ) -> Result<(), Fault> {
         if gone.end.saturating_sub(gone.start) <= FEW {
             for offset in gone {
-                remove(&keys::publication(name, offset).into())?;
+                self.remove_expired(usage, &keys::publication(name, offset).into(), lsn)?;
             }
             return Ok(());
         }
         // Of a channel that began on another disk, nearly all of these offsets never existed here.
         let (from, to) = (keys::publication(name, gone.start), keys::publication(name, gone.end));
         for pair in self.index.range(&from, Some(&to)) {
-            remove(&pair?.0)?;
+            self.remove_expired(usage, &pair?.0, lsn)?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use steadfast_log::{Log, Usage};
 use tokio::sync::watch;
 
 use super::PARTS;
@@ -30,11 +31,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Runs until the shard closes.
-pub(crate) async fn sweep(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
+pub(crate) async fn sweep(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
     let mut from = vec![keys::PUBLICATIONS];
     let mut tidying = Tidying { begun: core.env.now(), done: 0 };
     loop {
-        let next = match core.sweep_step(&from) {
+        let next = match core.sweep_step(&log, &from) {
             Ok(next) => next,
             Err(e) => {
                 tracing::warn!(error = %e, "cannot search for expired publications");
@@ -70,7 +71,7 @@ impl Tidying {
 
 impl Core {
     /// Examines some entries. Returns where to continue, `None` at the end.
-    fn sweep_step(&self, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    fn sweep_step(&self, log: &Log, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         if !self.index.is_well() {
             return Ok(None);
         }
@@ -102,16 +103,15 @@ impl Core {
         }
         drop(entries);
         for key in over {
-            self.remove_publication(&key, now_ms)?;
+            log.with_usage(|usage| self.remove_publication(usage, &key, now_ms))?;
         }
         Ok(next)
     }
 
-    fn remove_publication(&self, key: &Bytes, now_ms: u64) -> Result<(), StoreError> {
+    fn remove_publication(&self, usage: &mut Usage, key: &Bytes, now_ms: u64) -> Result<(), StoreError> {
         let Some((name, offset)) = keys::parse_publication(key) else { return Ok(()) };
         let name = String::from_utf8(name).map_err(|_| StoreError::Index("a channel's name".into()))?;
         let channel = self.channel(&name)?;
-        let _one = self.applying.lock();
         // Callers obtain a channel under this lock, so no caller does between the check of its
         // holders and its removal.
         let mut part = self.channels.part(&name).lock();
@@ -129,7 +129,7 @@ impl Core {
         if offset <= state.first || offset >= state.top || self.index.range(&before, Some(key)).next().is_none() {
             state.forget_up_to(offset);
         }
-        self.remove_expired(key, self.progress.borrow().lsn.max(1))?;
+        self.remove_expired(usage, key, self.progress.borrow().lsn.max(1))?;
         if offset >= state.top {
             // The channel is forgotten as a whole; the next publication begins a new channel.
             drop(state);
@@ -145,7 +145,7 @@ impl Core {
 mod tests {
     use steadfast_disk::{Disk, MemDisk};
     use steadfast_flow::Env;
-    use steadfast_log::{Durability, FormatOptions, Log, Priority};
+    use steadfast_log::{Durability, FormatOptions, Priority};
 
     use super::*;
     use crate::clock::testing::Clocks;
@@ -175,7 +175,7 @@ mod tests {
         for swept in [false, true] {
             if swept {
                 for (_, shard) in store.topology().open() {
-                    shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+                    shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
                 }
             }
             let query = HistoryQuery { since: Some(start), limit: 100, reverse: false };
@@ -208,7 +208,7 @@ mod tests {
             channel.publish(new).await.expect("published");
         }
         let shard = store.topology().open().next().expect("a disk").1.clone();
-        let sweep = || shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+        let sweep = || shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
         sweep();
         while store.status().publications_expired < 8 {
             env.sleep(Duration::from_millis(20)).await;
@@ -245,7 +245,7 @@ mod tests {
         // The number of publications and uploads.
         let left = async |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
-            shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+            shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
             let core = &shard.core;
             core.expire_uploads(shard.log(), core.upload_expiry_ms(age)).await.expect("looked for");
             let query = HistoryQuery { since: None, limit: 100, reverse: false };
@@ -298,7 +298,7 @@ mod tests {
         store.channel("c").expect("a channel").publish(new).await.expect("published");
         let position = |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
-            shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+            shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
             store.channel("c").expect("a channel").position().expect("read")
         };
         let before = position(&store);

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
-use steadfast_log::{Applier, ChunkMove, Durability, FormatOptions, Location, Log, LogError, Priority};
+use steadfast_log::{ChunkMove, ChunkOwners, Durability, FormatOptions, Location, Log, LogError, Priority};
 
 use crate::record::object::Account;
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
-use crate::shard::apply::{LogSlot, StoreApplier};
+use crate::shard::apply::StoreApplier;
 use crate::{
     Attributes, BucketSettings, Condition, HistoryQuery, IndexKind, NewPublication, PartChoice, Store, StoreError,
     StoreOptions,
@@ -116,12 +116,10 @@ async fn every_reader_of_a_lost_object_gets_damage() {
     let share = Account::decode(&found.meta.encode()).expect("understood").shares[0];
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"large" }.encode().into();
     let chunk = Location { extent: share.extent, epoch: share.epoch, offset: 4096, head_len: 1, body_len: 1 };
-    let slot = LogSlot::default();
-    *slot.write() = Some(shard.log().clone());
-    let applier = StoreApplier { core: shard.core.clone(), log: slot };
-    assert!(ends(applier.chunk_is_live(&head, &chunk)).await);
+    let applier = StoreApplier { core: shard.core.clone() };
+    assert!(ends(applier.chunk_is_live(shard.log(), &head, &chunk)).await);
     let moves = vec![ChunkMove { from: chunk, to: nowhere(chunk) }];
-    let repointed = ends(applier.repoint([(head, moves)].into())).await;
+    let repointed = ends(applier.repoint(shard.log(), [(head, moves)].into())).await;
     assert!(matches!(repointed, Err(LogError::Damaged { .. })), "{repointed:?}");
 }
 

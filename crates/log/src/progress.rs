@@ -1,0 +1,17 @@
+//! How far records have been applied.
+
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::{Lsn, Usage};
+
+/// How far records have been applied, and which bytes they make live.
+pub(crate) struct ApplyProgress {
+    pub(crate) applied: watch::Sender<Lsn>,
+    /// The last LSN passed to the applier, which may still be applying it.
+    pub(crate) applying: AtomicU64,
+    /// The accounts. Locked while records are applied.
+    pub(crate) usage: Mutex<Usage>,
+}
