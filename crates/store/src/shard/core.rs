@@ -8,8 +8,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use steadfast_flow::Env;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_log::{Committed, Doubt, ExtentUsage, LogError, Lsn, Priority};
-use tokio::sync::{Notify, watch};
+use steadfast_log::{Committed, Doubt, LogError, Lsn, Priority};
+use tokio::sync::watch;
 
 use super::hang::Hang;
 use super::wanted::Wanted;
@@ -107,13 +107,6 @@ impl Replay {
     }
 }
 
-/// The durable state of the index.
-#[derive(Default)]
-pub(crate) struct Persisted {
-    pub(crate) lsn: Lsn,
-    pub(crate) usage: Vec<ExtentUsage>,
-}
-
 /// See the module.
 pub(crate) struct Core {
     pub(crate) env: Env,
@@ -127,20 +120,11 @@ pub(crate) struct Core {
     pub(crate) hang: tokio::sync::watch::Sender<Hang>,
     pub(crate) wanted: Wanted,
     pub(crate) index: LiveIndex,
-    /// Held while the index is written to its disk, or replaced.
-    pub(crate) persisting: tokio::sync::Mutex<()>,
-    /// Why the last attempt to write the index failed.
-    pub(crate) unsaved: Mutex<Option<String>>,
     pub(crate) registry: RwLock<Registry>,
     /// The layout of the pool; `None` for a pool of one disk that never had another.
     pub(crate) layout: RwLock<Option<Arc<Layout>>>,
     /// The snapshots that have a part on this disk.
     pub(crate) snapshots: RwLock<BTreeMap<Id, SnapshotMeta>>,
-    /// LSN of the checkpoint with which the index was opened, and the opening of the log that
-    /// committed its last record.
-    pub(crate) opened_with: (Lsn, u64),
-    /// Why the index cannot be used: it must be rebuilt.
-    pub(crate) unfit: Mutex<Option<String>>,
     /// Whether the index or a record was inconsistent.
     pub(crate) distrusted: AtomicBool,
     pub(crate) pending: Pending,
@@ -154,22 +138,8 @@ pub(crate) struct Core {
     pub(crate) objects: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) uploads: AtomicU64,
-    /// Bytes of records applied since the last checkpoint was sealed.
-    pub(crate) log_bytes: AtomicU64,
     /// Bytes of the index in memory only.
     pub(crate) memtable_bytes: AtomicU64,
-    /// Whether a sealed checkpoint is being persisted.
-    pub(crate) sealing: AtomicBool,
-    /// Whether the last frame was applied in part, since the index failed. The caller holds the
-    /// log's accounts.
-    pub(crate) split: AtomicBool,
-    pub(crate) sealed: Mutex<Option<Persisted>>,
-    pub(crate) checkpoint_due: Notify,
-    /// Whether space waits for a checkpoint.
-    pub(crate) checkpoint_wanted: AtomicBool,
-    /// Committed bytes of records after which a checkpoint is due.
-    pub(crate) checkpoint_log_bytes: u64,
-    pub(crate) persisted: Mutex<Persisted>,
     /// Shared lock from reading a manifest until a record derived from it is submitted; exclusive
     /// lock to move chunks.
     pub(crate) manifests: tokio::sync::RwLock<()>,
@@ -183,10 +153,6 @@ pub(crate) struct Core {
     /// LSN up to which asynchronous publications may be lost although they were delivered: the last
     /// one at the opening, unless the shard had closed cleanly.
     pub(crate) lost_lsn: AtomicU64,
-    /// The opening of the log that wrote last before this one; 0 when unknown.
-    pub(crate) opening_before: AtomicU64,
-    /// This opening of the log; 0 when read-only.
-    pub(crate) opening: AtomicU64,
     /// LSN of the last submitted record of a bucket.
     pub(crate) bucket_lsn: AtomicU64,
     /// Maximum size of the disk, in bytes.
@@ -204,11 +170,10 @@ impl Core {
         env: Env,
         index: LiveIndex,
         pool: [u8; 16],
-        checkpoint: Checkpoint,
+        checkpoint: &Checkpoint,
         registry: Registry,
         layout: Option<Arc<Layout>>,
         read_ahead: Arc<tokio::sync::Semaphore>,
-        checkpoint_log_bytes: u64,
         options: StoreOptions,
     ) -> Self {
         let marks = Marks::new(&index.held().kind, options.memtable_bytes_max);
@@ -218,8 +183,6 @@ impl Core {
             registry: RwLock::new(registry),
             layout: RwLock::new(layout),
             snapshots: Default::default(),
-            opened_with: (checkpoint.lsn, checkpoint.opening),
-            unfit: Mutex::new(None),
             distrusted: AtomicBool::new(false),
             pending: Default::default(),
             owners: Default::default(),
@@ -231,36 +194,29 @@ impl Core {
             objects: AtomicU64::new(checkpoint.objects),
             bytes: AtomicU64::new(checkpoint.bytes),
             uploads: AtomicU64::new(0),
-            log_bytes: AtomicU64::new(0),
             memtable_bytes: AtomicU64::new(0),
-            sealing: AtomicBool::new(false),
-            split: AtomicBool::new(false),
-            sealed: Mutex::new(None),
-            checkpoint_due: Notify::new(),
-            checkpoint_wanted: AtomicBool::new(false),
-            checkpoint_log_bytes,
-            persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
             manifests: tokio::sync::RwLock::new(()),
             last_manifest: Default::default(),
             read_ahead,
             channels: Channels::new(options.channel_tail_bytes),
             swept: AtomicU64::new(0),
             lost_lsn: AtomicU64::new(u64::MAX),
-            opening_before: AtomicU64::new(0),
-            opening: AtomicU64::new(0),
             bucket_lsn: AtomicU64::new(0),
             capacity_bytes: 0,
             dirty: Default::default(),
             doubt: OnceLock::new(),
             index,
-            persisting: Default::default(),
-            unsaved: Mutex::new(None),
             options,
             full: AtomicBool::new(false),
             spare: Spare::default(),
             hang: Default::default(),
             wanted: Default::default(),
         }
+    }
+
+    /// Whether the log is being replayed.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replay.lock().is_some()
     }
 
     /// The indexed value. When records are gone, keys that may be among them count as neither

@@ -12,10 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use steadfast_flow::has_fault;
-use steadfast_log::{Committed, Log, LogError, Usage};
+use steadfast_log::{Committed, Log, LogError};
 use tokio::sync::watch;
 
-use super::core::{Core, Persisted};
+use super::checkpoints::Checkpoints;
+use super::core::Core;
 use super::rebuild::Rebuild;
 use crate::index::{Health, IndexFailure, LiveIndex};
 use crate::{IndexKind, StoreError, StoreSabotage};
@@ -34,7 +35,12 @@ const VERIFY_EVERY: Duration = Duration::from_secs(24 * 3600);
 const VERIFY_BYTES_S: u64 = 16 << 20;
 
 /// Heals the index until the store closes.
-pub(super) async fn watch(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
+pub(super) async fn watch(
+    core: Arc<Core>,
+    checkpoints: Arc<Checkpoints>,
+    log: Log,
+    mut closing: watch::Receiver<bool>,
+) {
     let mut health = core.index.health();
     let work = async {
         loop {
@@ -42,7 +48,7 @@ pub(super) async fn watch(core: Arc<Core>, log: Log, mut closing: watch::Receive
                 return;
             }
             let Some(failure) = core.index.failure() else { continue };
-            heal(&core, &log, &failure).await;
+            heal(&core, &checkpoints, &log, &failure).await;
         }
     };
     tokio::select! {
@@ -54,7 +60,7 @@ pub(super) async fn watch(core: Arc<Core>, log: Log, mut closing: watch::Receive
     core.index.close();
 }
 
-async fn heal(core: &Arc<Core>, log: &Log, failure: &IndexFailure) {
+async fn heal(core: &Arc<Core>, checkpoints: &Checkpoints, log: &Log, failure: &IndexFailure) {
     if has_fault(core.options.sabotage, StoreSabotage::IndexErrors) {
         return core.index.recovered();
     }
@@ -73,7 +79,7 @@ async fn heal(core: &Arc<Core>, log: &Log, failure: &IndexFailure) {
      changes");
     let begun = core.env.now();
     let mut pause = REBUILD_RETRY;
-    while let Err(e) = rebuild(core, log).await {
+    while let Err(e) = rebuild(core, checkpoints, log).await {
         tracing::error!(error = %e, "the index could not be rebuilt; retrying");
         core.env.sleep(pause).await;
         pause = (2 * pause).min(REBUILD_RETRY_MAX);
@@ -84,8 +90,8 @@ async fn heal(core: &Arc<Core>, log: &Log, failure: &IndexFailure) {
 
 /// Builds an index from the log up to the last applied record and puts it in the place of the
 /// current one.
-async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
-    let _exclusive = core.persisting.lock().await;
+async fn rebuild(core: &Arc<Core>, checkpoints: &Checkpoints, log: &Log) -> Result<(), StoreError> {
+    let _exclusive = checkpoints.exclude_writes().await;
     let kind = core.index.rebuild_place();
     let kind = kind.ok_or_else(|| StoreError::Index("a previously replaced index is still being read".into()))?;
     let holding = log.begin_hold();
@@ -112,23 +118,23 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
     let (fresh, counted) = rebuild.finish().await?;
     // The next start must not open it any more.
     core.index.condemn();
-    log.with_usage(|usage| put_in_place(core, usage, &fresh, &counted, kind));
+    log.with_usage(|usage| {
+        usage.replace_by(&counted);
+        put_in_place(core, &fresh, kind);
+        // None of it counts as saved: no extent is recycled until it is.
+        checkpoints.start_over();
+        core.index.recovered();
+        checkpoints.seal(core, usage);
+    });
     Ok(())
 }
 
-fn put_in_place(core: &Core, usage: &mut Usage, fresh: &Core, counted: &Usage, kind: IndexKind) {
-    usage.replace_by(counted);
+fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
     for (mine, new) in [(&core.objects, &fresh.objects), (&core.bytes, &fresh.bytes), (&core.uploads, &fresh.uploads)] {
         mine.store(new.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    // None of it counts as saved: no extent is recycled until it is.
-    *core.sealed.lock() = None;
-    *core.persisted.lock() = Persisted::default();
-    core.sealing.store(false, Ordering::Release);
     core.index.replace(fresh.index.held().index.clone(), kind);
     core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
-    core.index.recovered();
-    core.seal(usage);
 }
 
 /// Verifies all files of the index from time to time, slowly.

@@ -5,6 +5,7 @@ pub(crate) mod apply;
 pub(crate) mod buckets;
 pub(crate) mod channels;
 pub(crate) mod checkpoint;
+pub(crate) mod checkpoints;
 mod chunking;
 mod complete;
 pub(crate) mod core;
@@ -17,6 +18,7 @@ mod index_open;
 pub(crate) mod list;
 pub(crate) mod marks;
 mod objects;
+mod openings;
 pub(crate) mod owners;
 pub(crate) mod peek;
 pub(crate) mod pending;
@@ -34,29 +36,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use steadfast_disk::Disk;
 use steadfast_flow::Env;
-use steadfast_log::{Durability, LogError, LogState, Priority, Record};
+use steadfast_log::{Durability, Log, LogState, Priority, Record, RecoveryReport};
 use tokio::sync::{Semaphore, watch};
 
 use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
+use crate::record::Head;
 use crate::record::keys::Id;
-use crate::record::{Head, keys};
 use crate::shard::apply::StoreApplier;
-use crate::shard::checkpoint::CleanClose;
+use crate::shard::checkpoints::Checkpoints;
 use crate::shard::core::Core;
 use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
+use crate::shard::openings::Openings;
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
-use steadfast_log::{Log, RecoveryReport, Usage};
-
-/// Time before a failed persist of the index is retried.
-const PERSIST_RETRY: Duration = Duration::from_secs(5);
-
-/// Minimum time between two requested checkpoints: each costs a few flushes of the index's files.
-const WANTED_EVERY: Duration = Duration::from_millis(500);
 
 /// Time between two searches for old uploads.
 const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
@@ -65,6 +60,8 @@ const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Clone)]
 pub(crate) struct Shard {
     pub(crate) core: Arc<Core>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    openings: Arc<Openings>,
     log: Log,
     /// Set when the store closes; it ends the background tasks.
     closing: watch::Sender<bool>,
@@ -130,25 +127,27 @@ impl Shard {
         let loaded = load_registry(&*index)
             .and_then(|registry| Ok((registry, load_layout(&*index)?, snapshots::load(&*index)?)));
         let (registry, layout, snapshots) = loaded.inspect_err(|e| *unfit = Some(e.to_string()))?;
-        let checkpoint_log_bytes = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
+        let log_bytes_max = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
+        let checkpoints = Arc::new(Checkpoints::new(&checkpoint, log_bytes_max));
+        let openings = Arc::new(Openings::new(&checkpoint));
         let mut core = Core::new(
             env.clone(),
             LiveIndex::new(index, kind),
             pool,
-            checkpoint,
+            &checkpoint,
             registry,
             layout,
             read_ahead.clone(),
-            checkpoint_log_bytes,
             options.clone(),
         );
         *core.snapshots.write() = snapshots;
         core.capacity_bytes = disk.geometry().capacity_bytes;
         let core = Arc::new(core);
-        let applier = Arc::new(StoreApplier { core: core.clone() });
+        let (kept, known) = (checkpoints.clone(), openings.clone());
+        let applier = Arc::new(StoreApplier { core: core.clone(), checkpoints: kept, openings: known });
         let opened = Log::open(disk.clone(), env.clone(), options.log.clone(), applier).await;
         let (log, recovery) = opened.inspect_err(|_| {
-            *unfit = core.unfit.lock().take().or_else(|| core.index.failure().map(|failure| failure.why));
+            *unfit = openings.unfit().or_else(|| core.index.failure().map(|failure| failure.why));
         })?;
         let replayed_records = match log.with_usage(|usage| core.finish_replay(usage)) {
             Ok(replayed) => replayed,
@@ -162,8 +161,8 @@ impl Shard {
         if let Some(doubt) = recovery.doubt {
             let _ = core.doubt.set(doubt);
         }
-        core.opening.store(if recovery.read_only { 0 } else { log.opening() }, Ordering::Release);
-        let lost_lsn = match core.closed_before(&recovery) {
+        openings.begin(if recovery.read_only { 0 } else { log.opening() });
+        let lost_lsn = match openings.closed_before(&core, &recovery) {
             Some(closed) => {
                 core.clock.known(closed.clock_ms);
                 closed.lost_lsn
@@ -172,10 +171,11 @@ impl Shard {
         };
         core.lost_lsn.store(lost_lsn, Ordering::Release);
         core.channels.forget();
-        let store = Self { core, log, closing: watch::Sender::new(false) };
+        let store = Self { core, checkpoints, openings, log, closing: watch::Sender::new(false) };
         store.start_tasks(disk.clone());
         if !recovery.read_only {
-            store.log.with_usage(|usage| store.core.seal_opened(usage, replayed_records));
+            let (core, nameless) = (&store.core, store.openings.is_nameless());
+            store.log.with_usage(|usage| store.checkpoints.seal_opened(core, usage, replayed_records, nameless));
         }
         store.start_expiry();
         Ok((store, ShardReport { recovery, index_rebuilt, replayed_records }))
@@ -183,14 +183,14 @@ impl Shard {
 
     /// Starts the tasks that run until the shard closes.
     fn start_tasks(&self, disk: Arc<dyn Disk>) {
-        let (core, log, closing) = (&self.core, &self.log, &self.closing);
+        let (core, checkpoints, log, closing) = (&self.core, &self.checkpoints, &self.log, &self.closing);
         let watch = hang::watch(core.clone(), disk, closing.subscribe());
         core.env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
-        let heal = heal::watch(core.clone(), log.clone(), closing.subscribe());
+        let heal = heal::watch(core.clone(), checkpoints.clone(), log.clone(), closing.subscribe());
         core.env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
         let verify = heal::verify(core.clone(), closing.subscribe());
         core.env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
-        let maintenance = maintain(core.clone(), log.clone(), closing.subscribe());
+        let maintenance = checkpoints::maintain(checkpoints.clone(), core.clone(), log.clone(), closing.subscribe());
         core.env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
         let sweep = channels::sweep(core.clone(), log.clone(), closing.subscribe());
         core.env.spawn("store-sweep", log.guarded("store-sweep", sweep));
@@ -203,6 +203,13 @@ impl Shard {
             let expiry = expire(core.clone(), self.log.clone(), age, self.closing.subscribe());
             core.env.spawn("store-expiry", self.log.guarded("store-expiry", expiry));
         }
+    }
+
+    /// As the log has it.
+    #[cfg(test)]
+    pub(crate) fn applier(&self) -> StoreApplier {
+        let (core, checkpoints, openings) = (self.core.clone(), self.checkpoints.clone(), self.openings.clone());
+        StoreApplier { core, checkpoints, openings }
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -222,9 +229,9 @@ impl Shard {
             clock: core.clock.status(),
             publications_expired: core.swept.load(Ordering::Relaxed),
             pending_keys: core.pending.len() as u64,
-            index: IndexStatus { unsaved: u64::from(core.unsaved.lock().is_some()), ..core.index.status() },
+            index: IndexStatus { unsaved: u64::from(self.checkpoints.failure().is_some()), ..core.index.status() },
             applied_lsn: core.progress.borrow().lsn,
-            checkpoint_lsn: core.persisted.lock().lsn,
+            checkpoint_lsn: self.checkpoints.lsn(),
             cache: core.cache.status(),
             log: self.log.status(),
             events: EventsStatus::default(),
@@ -266,153 +273,11 @@ impl Shard {
         // The tasks hold the receivers: none of them writes to the index once this returns.
         self.closing.closed().await;
         let core = &self.core;
-        // First the persist that the task had begun, then the later changes.
-        for _ in 0..2 {
-            if core.sealing.load(Ordering::Acquire) && !persist(core).await {
-                break;
-            }
-            self.log.with_usage(|usage| core.seal(usage));
-        }
-        if !core.sealing.load(Ordering::Acquire) && well && core.write_closed() {
-            persist(core).await;
+        let written = self.checkpoints.finish(core, &self.log).await;
+        if written && well && self.openings.write_closed(core, &self.checkpoints) {
+            self.checkpoints.write(core).await;
         }
         Ok(())
-    }
-}
-
-impl Core {
-    /// Seals the state after a replay. The next start must not take records that a damaged log
-    /// could not deliver for absent. A checkpoint without a history, as old builds wrote it, would
-    /// not be recognised by the next start.
-    fn seal_opened(&self, usage: &Usage, replayed_records: u64) {
-        let nameless = self.opened_with.0 > 0 && self.opened_with.1 == 0;
-        if replayed_records > 0 || nameless {
-            if nameless {
-                self.persisted.lock().lsn = 0;
-            }
-            self.seal(usage);
-        }
-    }
-
-    /// The clean-close record of the previous run, if the log is as that run left it.
-    fn closed_before(&self, recovery: &RecoveryReport) -> Option<CleanClose> {
-        let (opening, lsn) = (self.opening_before.load(Ordering::Acquire), self.progress.borrow().lsn);
-        let whole = !recovery.read_only && recovery.damage.is_empty() && recovery.doubt.is_none();
-        if opening == 0 || !whole || recovery.last_lsn > lsn {
-            return None;
-        }
-        let value = self.index.get(&keys::closed(opening)).ok()??;
-        CleanClose::decode(&value).ok().filter(|closed| closed.lsn == lsn)
-    }
-
-    /// Records in the index that all publications are on the disk; the caller persists it. Called
-    /// when the log is closed and the checkpoint persisted.
-    fn write_closed(&self) -> bool {
-        let (opening, progress) = (self.opening.load(Ordering::Acquire), *self.progress.borrow());
-        let whole = self.index.is_well() && !progress.failed && !self.distrusted.load(Ordering::Acquire);
-        let whole = whole && self.doubt.get().is_none() && self.persisted.lock().lsn == progress.lsn;
-        if opening == 0 || !whole {
-            return false;
-        }
-        let closed = CleanClose {
-            lsn: progress.lsn,
-            lost_lsn: self.lost_lsn.load(Ordering::Acquire),
-            clock_ms: self.clock.believed_ms(),
-        };
-        let (mine, lsn) = (Bytes::from(keys::closed(opening)), progress.lsn.max(1));
-        let before: Vec<_> = self.index.range(keys::CLOSED, keys::past(keys::CLOSED).as_deref()).collect();
-        for (key, _) in before.into_iter().flatten() {
-            self.index.remove(key, lsn);
-        }
-        self.index.insert(mine, closed.encode().into(), lsn);
-        self.index.seal();
-        true
-    }
-}
-
-/// Persists the sealed state and returns whether that succeeded. Its records are durable.
-async fn persist(core: &Arc<Core>) -> bool {
-    let _one = core.persisting.lock().await;
-    if !core.index.is_well() {
-        return false;
-    }
-    let held = core.index.held();
-    let failed = match core.env.blocking(move || held.index.persist()).await {
-        Some(Ok(())) => None,
-        Some(Err(e)) => {
-            if e.damaged {
-                core.index.fault(&e);
-            }
-            Some(e.to_string())
-        }
-        None => Some("writing it panicked".to_owned()),
-    };
-    if let Some(why) = &failed {
-        tracing::warn!(%why, "cannot write the index; retrying");
-    }
-    let saved = failed.is_none();
-    *core.unsaved.lock() = failed;
-    if saved {
-        if let Some(sealed) = core.sealed.lock().take() {
-            let mut persisted = core.persisted.lock();
-            assert!(persisted.lsn <= sealed.lsn, "the checkpoint goes back to {}", sealed.lsn);
-            *persisted = sealed;
-        }
-        core.sealing.store(false, Ordering::Release);
-    }
-    saved
-}
-
-/// Compacts the index.
-async fn compact(core: &Arc<Core>) {
-    let _one = core.persisting.lock().await;
-    let held = core.index.held();
-    if let Some(Err(e)) = core.env.blocking(move || held.index.compact()).await {
-        tracing::warn!(error = %e, "cannot compact the index");
-        if e.damaged {
-            core.index.fault(&e);
-        }
-    }
-}
-
-/// Persists checkpoints as they are sealed, seals one when space waits for it, and compacts the
-/// index.
-async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
-    let mut wanted_last: Option<Duration> = None;
-    loop {
-        let since = wanted_last.map_or(WANTED_EVERY, |last| core.env.now().saturating_sub(last));
-        let wanted = core.checkpoint_wanted.load(Ordering::Acquire);
-        tokio::select! {
-            biased;
-            _ = closing.wait_for(|closing| *closing) => return,
-            () = core.checkpoint_due.notified() => {}
-            () = core.env.sleep(WANTED_EVERY.saturating_sub(since)), if wanted => {}
-        }
-        if since >= WANTED_EVERY && core.checkpoint_wanted.swap(false, Ordering::AcqRel) {
-            wanted_last = Some(core.env.now());
-            log.with_usage(|usage| core.seal(usage));
-        }
-        if !core.sealing.load(Ordering::Acquire) {
-            continue;
-        }
-        // Asynchronous commits are applied before they are durable, and the index must not be ahead
-        // of the log.
-        match log.flush().await {
-            Ok(_) => {}
-            Err(LogError::Closed) => return,
-            Err(e) => {
-                tracing::warn!(error = %e, "the index is no longer persisted");
-                return;
-            }
-        }
-        while !persist(&core).await {
-            tokio::select! {
-                biased;
-                _ = closing.wait_for(|closing| *closing) => return,
-                () = core.env.sleep(PERSIST_RETRY) => {}
-            }
-        }
-        compact(&core).await;
     }
 }
 

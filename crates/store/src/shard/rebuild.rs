@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_log::{Applied, Applier, Usage};
+use steadfast_log::{Applied, Usage};
 
 use crate::index::LiveIndex;
-use crate::shard::apply::StoreApplier;
 use crate::shard::checkpoint::Checkpoint;
 use crate::shard::core::{Core, Registry};
 use crate::{StoreError, StoreOptions};
@@ -24,11 +23,10 @@ impl Rebuild {
             live.env.clone(),
             index,
             live.pool,
-            Checkpoint::default(),
+            &Checkpoint::default(),
             Registry::default(),
             None,
             live.read_ahead.clone(),
-            live.checkpoint_log_bytes,
             options,
         );
         Self { core: Arc::new(core), usage: Arc::default() }
@@ -39,8 +37,8 @@ impl Rebuild {
     /// # Errors
     /// [`StoreError::Index`] when the index fails.
     pub(crate) async fn apply(&self, records: Vec<Applied>) -> Result<(), StoreError> {
-        let (applier, usage) = (StoreApplier { core: self.core.clone() }, self.usage.clone());
-        let all = self.core.env.blocking(move || applier.apply(&records, &mut usage.lock()) == records.len()).await;
+        let (core, usage) = (self.core.clone(), self.usage.clone());
+        let all = self.core.env.blocking(move || core.apply(&records, &mut usage.lock()) == records.len()).await;
         if all.ok_or_else(panicked)? { Ok(()) } else { Err(self.unreadable()) }
     }
 

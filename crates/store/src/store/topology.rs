@@ -63,7 +63,7 @@ fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
     if let Some(failure) = shard.core.index.failure() {
         return (DiskState::ReadOnly, Some(failure.describe()));
     }
-    let unsaved = shard.core.unsaved.lock().clone();
+    let unsaved = shard.checkpoints.failure();
     (
         state,
         unsaved.map(|why| {

@@ -32,7 +32,9 @@ use crate::record::object::{Account, First};
 use crate::record::wire::Malformed;
 use crate::record::{Value, keys};
 use crate::shard::channels::record::PublicationMeta;
-use crate::shard::core::{Core, Persisted};
+use crate::shard::checkpoints::Checkpoints;
+use crate::shard::core::Core;
+use crate::shard::openings::Openings;
 use crate::{StoreError, StoreSabotage};
 use steadfast_log::{Log, Usage};
 
@@ -74,44 +76,18 @@ fn valued(value: &[u8]) -> Result<Value<'_>, Fault> {
 /// See the module.
 pub(crate) struct StoreApplier {
     pub(crate) core: Arc<Core>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) openings: Arc<Openings>,
 }
 
 impl Applier for StoreApplier {
     fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
-        let core = &self.core;
-        debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
-        if !core.index.is_well() {
-            return 0;
+        let taken = self.core.apply(records, usage);
+        if taken > 0 {
+            self.checkpoints.note(&self.core, usage, &records[..taken], taken == records.len());
         }
-        let (mut log_bytes, mut taken) = (0, records.len());
-        for (n, record) in records.iter().enumerate() {
-            match self.take(record, usage) {
-                Ok(()) => {}
-                Err(Fault::Record(e)) => core.distrust(&e),
-                Err(Fault::Index(_)) if has_fault(core.options.sabotage, StoreSabotage::IndexErrors) => {}
-                Err(Fault::Index(e)) => {
-                    // When the current value is unknown, nothing replaces it, and no writer is
-                    // acknowledged.
-                    core.index.fault(&e);
-                    taken = n;
-                    break;
-                }
-            }
-            log_bytes += Log::footprint(&record.location);
-        }
-        if core.replay.lock().is_some() {
-            core.channels.bound_replay();
-        }
-        let Some(last) = records[..taken].last().map(|r| r.lsn) else { return taken };
-        core.split.store(taken < records.len(), Ordering::Relaxed);
-        core.owners.applied(last);
-        core.progress.send_modify(|p| p.lsn = p.lsn.max(last));
-        core.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
-        core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
-        core.seal_if_due(usage);
         taken
     }
-
     fn ready(&self) -> BoxFuture<'_, bool> {
         let mut health = self.core.index.health();
         Box::pin(async move {
@@ -121,25 +97,19 @@ impl Applier for StoreApplier {
     }
 
     fn can_continue(&self, history: &History) -> bool {
-        self.core.opening_before.store(history.newest(), Ordering::Release);
-        let (lsn, opening) = self.core.opened_with;
-        let any = has_fault(self.core.options.sabotage, StoreSabotage::AnyIndex);
-        let fits = if lsn == 0 || any { Ok(()) } else { history.check_continues(lsn, opening) };
-        fits.inspect_err(|why| *self.core.unfit.lock() = Some((*why).to_owned())).is_ok()
+        self.openings.can_continue(history) || has_fault(self.core.options.sabotage, StoreSabotage::AnyIndex)
     }
 
     fn checkpoint(&self) -> Lsn {
-        self.core.persisted.lock().lsn
+        self.checkpoints.lsn()
     }
 
     fn checkpoint_wanted(&self) {
-        if !self.core.checkpoint_wanted.swap(true, Ordering::AcqRel) {
-            self.core.checkpoint_due.notify_one();
-        }
+        self.checkpoints.want();
     }
 
     fn usage(&self) -> Vec<ExtentUsage> {
-        self.core.persisted.lock().usage.clone()
+        self.checkpoints.usage()
     }
 
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
@@ -179,6 +149,38 @@ impl ChunkOwners for StoreApplier {
 }
 
 impl Core {
+    /// Applies records. Returns how many: the rest needs values that the index cannot read now.
+    pub(crate) fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
+        debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
+        if !self.index.is_well() {
+            return 0;
+        }
+        let mut taken = records.len();
+        for (n, record) in records.iter().enumerate() {
+            match self.take(record, usage) {
+                Ok(()) => {}
+                Err(Fault::Record(e)) => self.distrust(&e),
+                Err(Fault::Index(_)) if has_fault(self.options.sabotage, StoreSabotage::IndexErrors) => {}
+                Err(Fault::Index(e)) => {
+                    // When the current value is unknown, nothing replaces it, and no writer is
+                    // acknowledged.
+                    self.index.fault(&e);
+                    taken = n;
+                    break;
+                }
+            }
+        }
+        if self.is_replaying() {
+            self.channels.bound_replay();
+        }
+        let Some(last) = records[..taken].last().map(|r| r.lsn) else { return taken };
+        self.owners.applied(last);
+        self.progress.send_modify(|p| p.lsn = p.lsn.max(last));
+        self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
+        self.spill_replay();
+        taken
+    }
+
     fn count(&self, class: Class, by: i64, size: u64) {
         let add = |counter: &std::sync::atomic::AtomicU64, amount: u64| {
             if by > 0 {
@@ -280,7 +282,7 @@ impl Core {
             if upload.is_none_or(|id| !uploads.contains(&id)) {
                 self.remove(usage, &key, Class::Part, None, lsn)?;
                 self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
-                self.seal_if_due(usage);
+                self.spill_replay();
             }
         }
         self.clock.known(newest_ms);
@@ -289,52 +291,15 @@ impl Core {
         Ok(records)
     }
 
-    /// Seals the state so far for persisting when enough has changed and no persist is running.
-    fn seal_if_due(&self, usage: &Usage) {
-        let changed = self.memtable_bytes.load(Ordering::Relaxed);
-        let replaying = self.replay.lock().as_ref().map(|replay| replay.base);
-        match replaying {
-            // Nothing counts before the end of the replay, but changes need not stay in memory: a
-            // crash would start from nothing.
-            Some(0) if changed >= self.options.memtable_bytes_max => {
-                self.index.seal();
-                if let Err(e) = self.index.persist() {
-                    tracing::warn!(error = %e, "cannot write the index");
-                }
-            }
-            Some(_) => {}
-            None => {
-                if changed >= self.options.memtable_bytes_max
-                    || self.log_bytes.load(Ordering::Relaxed) >= self.checkpoint_log_bytes
-                {
-                    self.seal(usage);
-                }
+    /// In a replay from nothing, no state counts before the end. But changes need not stay in
+    /// memory: a crash would start from nothing.
+    fn spill_replay(&self) {
+        let from_nothing = self.replay.lock().as_ref().is_some_and(|replay| replay.base == 0);
+        if from_nothing && self.memtable_bytes.load(Ordering::Relaxed) >= self.options.memtable_bytes_max {
+            self.index.seal();
+            if let Err(e) = self.index.persist() {
+                tracing::warn!(error = %e, "cannot write the index");
             }
         }
-    }
-
-    /// Seals the state so far for persisting. No record is applied while the caller holds the log's
-    /// accounts.
-    pub(crate) fn seal(&self, usage: &Usage) -> bool {
-        if !self.index.is_well() {
-            return false;
-        }
-        // Recovery replays a frame as a whole: a checkpoint in the middle of a frame would be half
-        // known.
-        if self.split.load(Ordering::Relaxed) {
-            // The rest of the frame follows and will trigger it.
-            self.log_bytes.store(self.checkpoint_log_bytes, Ordering::Relaxed);
-            return false;
-        }
-        let checkpoint = self.checkpoint(usage);
-        if checkpoint.lsn == self.persisted.lock().lsn || self.sealing.swap(true, Ordering::AcqRel) {
-            return false;
-        }
-        self.log_bytes.store(0, Ordering::Relaxed);
-        self.index.insert(Bytes::from_static(keys::CHECKPOINT), checkpoint.encode().into(), checkpoint.lsn);
-        self.index.seal();
-        *self.sealed.lock() = Some(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage });
-        self.checkpoint_due.notify_one();
-        true
     }
 }

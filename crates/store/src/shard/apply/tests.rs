@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -44,7 +43,7 @@ async fn start_with(index: IndexKind) -> (Store, StoreApplier, u64) {
         StoreOptions { inline_max_bytes: 1000, chunk_bytes: 8192, part_min_bytes: 1, ..StoreOptions::default() };
     let (store, _) = Store::open(disk, index, Env::tokio(), options).await.expect("open");
     store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
-    let applier = StoreApplier { core: lead(&store).core.clone() };
+    let applier = lead(&store).applier();
     let bucket = lead(&store).find("b").expect("there").id;
     (store, applier, bucket)
 }
@@ -52,8 +51,7 @@ async fn start_with(index: IndexKind) -> (Store, StoreApplier, u64) {
 /// Applies records as the log does.
 fn apply(store: &Store, records: &[Applied]) -> usize {
     let shard = lead(store);
-    let applier = StoreApplier { core: shard.core.clone() };
-    shard.log().with_usage(|usage| applier.apply(records, usage))
+    shard.log().with_usage(|usage| shard.applier().apply(records, usage))
 }
 
 fn finish_replay(store: &Store) -> Result<u64, Fault> {
@@ -465,34 +463,4 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         let there = |offset| core.index.get(&keys::publication(b"c", offset)).expect("readable").is_some();
         assert!(there(1) && there(2) && there(3) && !there(499) && !there(500));
     }
-}
-
-#[tokio::test]
-async fn a_checkpoint_never_ends_in_the_middle_of_a_frame() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
-    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
-    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
-    let kept = MemCheckpoint::default();
-    let kind = IndexKind::Memory(kept.clone());
-    let (store, _) = Store::open(disk, kind, Env::tokio(), StoreOptions::default()).await.expect("open");
-    let core = lead(&store).core.clone();
-    let applier = StoreApplier { core: core.clone() };
-    let payload = upload_payload();
-    let frame: Vec<Applied> = (1..=3u8)
-        .map(|n| {
-            let head = Head::UploadCreate { bucket: 1, upload: [n; 16], key: b"k", payload: &payload }.encode();
-            let lsn = 1000 + u64::from(n);
-            let location = Location { extent: 1, epoch: 1, offset: 4096, head_len: 1, body_len: 0 };
-            Applied { lsn, version: lsn, moved: false, head: head.into(), location }
-        })
-        .collect();
-    let seal = || lead(&store).log().with_usage(|usage| core.seal(usage));
-    // One read per record; the second record's read fails.
-    kept.fail_after(1, Some(1));
-    assert_eq!(apply(&store, &frame), 1);
-    assert!(applier.ready().await, "it is read again");
-    assert!(!seal(), "the frame is known by half");
-    assert_eq!(apply(&store, &frame[1..]), 2);
-    assert!(core.sealing.load(Ordering::Acquire), "the checkpoint requested in between is sealed later");
-    assert_eq!(core.sealed.lock().as_ref().map(|sealed| sealed.lsn), Some(1003));
 }

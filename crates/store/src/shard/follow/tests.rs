@@ -13,7 +13,6 @@ use steadfast_log::{ChunkMove, ChunkOwners, Durability, FormatOptions, Location,
 use crate::record::object::Account;
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
-use crate::shard::apply::StoreApplier;
 use crate::{
     Attributes, BucketSettings, Condition, HistoryQuery, IndexKind, NewPublication, PartChoice, Store, StoreError,
     StoreOptions,
@@ -116,7 +115,7 @@ async fn every_reader_of_a_lost_object_gets_damage() {
     let share = Account::decode(&found.meta.encode()).expect("understood").shares[0];
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"large" }.encode().into();
     let chunk = Location { extent: share.extent, epoch: share.epoch, offset: 4096, head_len: 1, body_len: 1 };
-    let applier = StoreApplier { core: shard.core.clone() };
+    let applier = shard.applier();
     assert!(ends(applier.chunk_is_live(shard.log(), &head, &chunk)).await);
     let moves = vec![ChunkMove { from: chunk, to: nowhere(chunk) }];
     let repointed = ends(applier.repoint(shard.log(), [(head, moves)].into())).await;
