@@ -66,7 +66,7 @@ impl Store {
     /// The names of all buckets.
     pub fn names(&self) -> Names {
         let Ok(lead) = self.lead() else { return Names::default() };
-        let registry = lead.core.registry.read();
+        let registry = lead.applied.registry.read();
         Names(registry.by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
     }
 }

@@ -63,31 +63,25 @@ const UPLOADS_GIVEN_UP_MAX: usize = 1000;
 
 impl Shard {
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {
-        let registry = self.core.registry.read();
+        let registry = self.applied.registry.read();
         match registry.doubtful.get(name) {
             Some(why) => Err(StoreError::Unavailable(why.clone())),
             None => match registry.by_name.get(name) {
                 Some(bucket) => Ok(bucket.clone()),
-                None => self.core.not_in_doubt(None).and(Err(StoreError::NoSuchBucket)),
+                None => self.applied.losses.not_in_doubt(None).and(Err(StoreError::NoSuchBucket)),
             },
         }
     }
 
     /// Submits a batch of bucket or pool records and waits for its commit.
     pub(crate) async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
-        let core = &self.core;
-        let room = core.reserve(self.log(), batch_bytes(&batch), priority).await?;
-        let count = batch.len() as u64;
-        let ticket = self.log().submit(room, batch, Durability::Sync)?;
-        let last = ticket.first_lsn() + count - 1;
-        core.bucket_lsn.fetch_max(last, Ordering::AcqRel);
-        core.submitted.fetch_max(last, Ordering::AcqRel);
-        core.committed(ticket).await.map(drop)
+        let room = self.writes.reserve(batch_bytes(&batch), priority).await?;
+        self.writes.commit_buckets(room, batch).await
     }
 
     /// Waits until the registry has all submitted records, those of cancelled calls included.
     pub(crate) async fn settle_buckets(&self) -> Result<(), StoreError> {
-        self.core.wait_applied(self.core.bucket_lsn.load(Ordering::Acquire)).await
+        self.applied.wait_applied(self.writes.bucket_lsn()).await
     }
 
     /// Creates a bucket or changes its settings.
@@ -100,15 +94,15 @@ impl Shard {
     /// holds the bucket's gate exclusively until they are committed, so no record of the bucket
     /// intervenes. Keys that are not `owned` do not count.
     pub(crate) async fn deletion(&self, bucket: &Bucket, owned: Option<Owned>) -> Result<Vec<Record>, StoreError> {
-        let core = &self.core;
-        core.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;
+        let applied = &self.applied;
+        applied.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;
         let objects = keys::object(bucket.id, b"");
-        if Scan::new(core, &objects, keys::past(&objects), owned).next()?.is_some() {
+        if Scan::new(applied, &objects, keys::past(&objects), owned).next()?.is_some() {
             return Err(StoreError::BucketNotEmpty);
         }
         let mut batch = Vec::new();
         let uploads = keys::uploads(bucket.id, b"");
-        for pair in core.index.range(&uploads, keys::past(&uploads).as_deref()) {
+        for pair in applied.index.range(&uploads, keys::past(&uploads).as_deref()) {
             let Some((key, upload)) = keys::parse_upload(&pair?.0) else { continue };
             let head = Head::UploadEnd { bucket: bucket.id, upload, key: &key }.encode();
             batch.push(Record { head: head.into(), ..Record::default() });

@@ -66,7 +66,7 @@ pub(crate) struct CleanClose {
     /// The last record of the log.
     pub(crate) lsn: Lsn,
     /// Asynchronous publications up to this record may have been lost in an earlier run: see
-    /// `Core::lost_lsn`.
+    /// `Losses::lost_lsn`.
     pub(crate) lost_lsn: Lsn,
     /// The believed time, milliseconds since the Unix epoch.
     pub(crate) clock_ms: u64,

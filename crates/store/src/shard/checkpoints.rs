@@ -10,8 +10,8 @@ use steadfast_log::{Applied, ExtentUsage, Log, LogError, Lsn, Usage};
 use tokio::sync::{MutexGuard, Notify, watch};
 
 use crate::record::keys;
+use crate::shard::applied::AppliedState;
 use crate::shard::checkpoint::Checkpoint;
-use crate::shard::core::Core;
 
 /// Time before a failed write of the index is retried.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
@@ -111,34 +111,34 @@ impl Checkpoints {
         self.sealing.store(false, Ordering::Release);
     }
 
-    /// The `applied` records are in the index. `is_all` tells whether their frame ends with them.
+    /// The `records` are in the index. `is_all` tells whether their frame ends with them.
     /// Seals the state when enough has changed.
-    pub(crate) fn note(&self, core: &Core, usage: &Usage, applied: &[Applied], is_all: bool) {
-        let bytes: u64 = applied.iter().map(|record| Log::footprint(&record.location)).sum();
+    pub(crate) fn note(&self, applied: &AppliedState, usage: &Usage, records: &[Applied], is_all: bool) {
+        let bytes: u64 = records.iter().map(|record| Log::footprint(&record.location)).sum();
         self.mid_frame.store(!is_all, Ordering::Relaxed);
         let log_bytes = self.log_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let large = core.memtable_bytes.load(Ordering::Relaxed) >= core.options.memtable_bytes_max;
-        if !core.is_replaying() && (large || log_bytes >= self.log_bytes_max) {
-            self.seal(core, usage);
+        let large = applied.memtable_bytes.load(Ordering::Relaxed) >= applied.options.memtable_bytes_max;
+        if !applied.is_replaying() && (large || log_bytes >= self.log_bytes_max) {
+            self.seal(applied, usage);
         }
     }
 
     /// Seals the state after a replay. The next start must not take records that a damaged log
     /// could not deliver for absent. A checkpoint without a history (`nameless`), as old builds
     /// wrote it, would not be recognised by the next start.
-    pub(crate) fn seal_opened(&self, core: &Core, usage: &Usage, replayed_records: u64, nameless: bool) {
+    pub(crate) fn seal_opened(&self, applied: &AppliedState, usage: &Usage, replayed_records: u64, nameless: bool) {
         if nameless {
             self.saved.lock().lsn = 0;
         }
         if replayed_records > 0 || nameless {
-            self.seal(core, usage);
+            self.seal(applied, usage);
         }
     }
 
     /// Seals the state so far for writing. No record is applied while the caller holds the log's
     /// accounts.
-    pub(crate) fn seal(&self, core: &Core, usage: &Usage) -> bool {
-        if !core.index.is_well() {
+    pub(crate) fn seal(&self, applied: &AppliedState, usage: &Usage) -> bool {
+        if !applied.index.is_well() {
             return false;
         }
         // Recovery replays a frame as a whole: a checkpoint in the middle of a frame would be half
@@ -148,30 +148,30 @@ impl Checkpoints {
             self.log_bytes.store(self.log_bytes_max, Ordering::Relaxed);
             return false;
         }
-        let checkpoint = core.checkpoint(usage);
+        let checkpoint = applied.checkpoint(usage);
         if checkpoint.lsn == self.lsn() || self.sealing.swap(true, Ordering::AcqRel) {
             return false;
         }
         self.log_bytes.store(0, Ordering::Relaxed);
-        core.index.insert(Bytes::from_static(keys::CHECKPOINT), checkpoint.encode().into(), checkpoint.lsn);
-        core.index.seal();
+        applied.index.insert(Bytes::from_static(keys::CHECKPOINT), checkpoint.encode().into(), checkpoint.lsn);
+        applied.index.seal();
         *self.sealed.lock() = Some(Saved { lsn: checkpoint.lsn, usage: checkpoint.usage });
         self.due.notify_one();
         true
     }
 
     /// Writes the sealed state and returns whether that succeeded. Its records are durable.
-    pub(crate) async fn write(&self, core: &Core) -> bool {
+    pub(crate) async fn write(&self, applied: &AppliedState) -> bool {
         let _one = self.writing.lock().await;
-        if !core.index.is_well() {
+        if !applied.index.is_well() {
             return false;
         }
-        let held = core.index.held();
-        let failed = match core.env.blocking(move || held.index.persist()).await {
+        let held = applied.index.held();
+        let failed = match applied.env.blocking(move || held.index.persist()).await {
             Some(Ok(())) => None,
             Some(Err(e)) => {
                 if e.damaged {
-                    core.index.fault(&e);
+                    applied.index.fault(&e);
                 }
                 Some(e.to_string())
             }
@@ -194,26 +194,26 @@ impl Checkpoints {
     }
 
     /// Compacts the index.
-    async fn compact(&self, core: &Core) {
+    async fn compact(&self, applied: &AppliedState) {
         let _one = self.writing.lock().await;
-        let held = core.index.held();
-        if let Some(Err(e)) = core.env.blocking(move || held.index.compact()).await {
+        let held = applied.index.held();
+        if let Some(Err(e)) = applied.env.blocking(move || held.index.compact()).await {
             tracing::warn!(error = %e, "cannot compact the index");
             if e.damaged {
-                core.index.fault(&e);
+                applied.index.fault(&e);
             }
         }
     }
 
     /// Writes what was sealed and the later changes, once the log is closed. Returns whether
     /// everything is written.
-    pub(crate) async fn finish(&self, core: &Core, log: &Log) -> bool {
+    pub(crate) async fn finish(&self, applied: &AppliedState, log: &Log) -> bool {
         // First the write that the task had begun, then the later changes.
         for _ in 0..2 {
-            if self.is_sealing() && !self.write(core).await {
+            if self.is_sealing() && !self.write(applied).await {
                 break;
             }
-            log.with_usage(|usage| self.seal(core, usage));
+            log.with_usage(|usage| self.seal(applied, usage));
         }
         !self.is_sealing()
     }
@@ -223,23 +223,23 @@ impl Checkpoints {
 /// index.
 pub(crate) async fn maintain(
     checkpoints: Arc<Checkpoints>,
-    core: Arc<Core>,
+    applied: Arc<AppliedState>,
     log: Log,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut wanted_last: Option<Duration> = None;
     loop {
-        let since = wanted_last.map_or(WANTED_EVERY, |last| core.env.now().saturating_sub(last));
+        let since = wanted_last.map_or(WANTED_EVERY, |last| applied.env.now().saturating_sub(last));
         let wanted = checkpoints.wanted.load(Ordering::Acquire);
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return,
             () = checkpoints.due.notified() => {}
-            () = core.env.sleep(WANTED_EVERY.saturating_sub(since)), if wanted => {}
+            () = applied.env.sleep(WANTED_EVERY.saturating_sub(since)), if wanted => {}
         }
         if since >= WANTED_EVERY && checkpoints.wanted.swap(false, Ordering::AcqRel) {
-            wanted_last = Some(core.env.now());
-            log.with_usage(|usage| checkpoints.seal(&core, usage));
+            wanted_last = Some(applied.env.now());
+            log.with_usage(|usage| checkpoints.seal(&applied, usage));
         }
         if !checkpoints.is_sealing() {
             continue;
@@ -254,14 +254,14 @@ pub(crate) async fn maintain(
                 return;
             }
         }
-        while !checkpoints.write(&core).await {
+        while !checkpoints.write(&applied).await {
             tokio::select! {
                 biased;
                 _ = closing.wait_for(|closing| *closing) => return,
-                () = core.env.sleep(WRITE_RETRY) => {}
+                () = applied.env.sleep(WRITE_RETRY) => {}
             }
         }
-        checkpoints.compact(&core).await;
+        checkpoints.compact(&applied).await;
     }
 }
 
@@ -301,7 +301,7 @@ mod tests {
         kept.fail_after(1, Some(1));
         assert_eq!(apply(&frame), 1);
         assert!(applier.ready().await, "it is read again");
-        let sealed = shard.log().with_usage(|usage| shard.checkpoints.seal(&shard.core, usage));
+        let sealed = shard.log().with_usage(|usage| shard.checkpoints.seal(&shard.applied, usage));
         assert!(!sealed, "the frame is known by half");
         assert_eq!(apply(&frame[1..]), 2);
         assert!(shard.checkpoints.is_sealing(), "the checkpoint requested in between is sealed later");

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_log::{ChunkBuf, Location, Log, LogError, Priority, Reservation};
+use steadfast_log::{ChunkBuf, Location, LogError, Priority, Reservation};
 use tokio::sync::oneshot;
 
 use crate::StoreError;
 use crate::record::keys::Id;
-use crate::shard::core::{Core, busy};
+use crate::shard::writes::{Writes, busy};
 
 /// The smallest chunks of a slow body, as a divisor of the usual size. Such a body holds little of
 /// the budget for which other writers wait.
@@ -35,7 +35,7 @@ pub(super) struct Chunking {
     /// that the write holds.
     in_flight: VecDeque<oneshot::Receiver<Result<Location, LogError>>>,
     pub(super) done: Vec<Location>,
-    core: Arc<Core>,
+    writes: Arc<Writes>,
     /// Whether its record was submitted: the owner ends when the record is applied.
     pub(super) handed_over: bool,
 }
@@ -43,33 +43,36 @@ pub(super) struct Chunking {
 impl Drop for Chunking {
     fn drop(&mut self) {
         if !self.handed_over {
-            self.core.owners.end(&self.id);
+            self.writes.applied.owners.end(&self.id);
         }
     }
 }
 
 impl Chunking {
     /// Begins a body of chunks with this `head`. Its owner is `id` from now on.
-    pub(super) fn begin(core: Arc<Core>, id: Id, head: Bytes) -> Self {
-        core.owners.begin(id);
-        let target = core.options.chunk_bytes.max(1);
-        Self { id, head, current: None, target, in_flight: VecDeque::new(), done: Vec::new(), core, handed_over: false }
+    pub(super) fn begin(writes: Arc<Writes>, id: Id, head: Bytes) -> Self {
+        writes.applied.owners.begin(id);
+        let target = writes.applied.options.chunk_bytes.max(1);
+        Self {
+            id,
+            head,
+            current: None,
+            target,
+            in_flight: VecDeque::new(),
+            done: Vec::new(),
+            writes,
+            handed_over: false,
+        }
     }
 
     /// Takes `data`; with it the body has `taken` bytes of the `expected` ones. Waits while the
     /// maximum is in flight.
-    pub(super) async fn write(
-        &mut self,
-        log: &Log,
-        mut data: &[u8],
-        taken: u64,
-        expected: Option<u64>,
-    ) -> Result<(), StoreError> {
-        let core = self.core.clone();
-        let options = &core.options;
+    pub(super) async fn write(&mut self, mut data: &[u8], taken: u64, expected: Option<u64>) -> Result<(), StoreError> {
+        let writes = self.writes.clone();
+        let (log, options) = (&writes.log, &writes.applied.options);
         assert!(!self.handed_over && taken >= data.len() as u64, "bytes after the end of a body");
-        if self.current.as_ref().is_some_and(|filling| core.is_wanted(filling.since)) {
-            self.give_up(log);
+        if self.current.as_ref().is_some_and(|filling| writes.wanted.is_wanted(filling.since)) {
+            self.give_up();
         }
         while !data.is_empty() {
             let mut filling = match self.current.take() {
@@ -81,23 +84,23 @@ impl Chunking {
                     let written = taken - data.len() as u64;
                     let left = expected.and_then(|all| all.checked_sub(written)).unwrap_or(u64::MAX);
                     let capacity = log.chunk_bytes(left.max(data.len() as u64), self.target);
-                    let room = core.reserve(log, capacity as u64, Priority::Write).await?;
+                    let room = writes.reserve(capacity as u64, Priority::Write).await?;
                     let lap = stages::enter(Stage::Reserve);
-                    let chunk = core.wanted.wait(log.chunk(capacity)).await.map_err(busy)?;
+                    let chunk = writes.wanted.wait(log.chunk(capacity)).await.map_err(busy)?;
                     drop(lap);
-                    Filling { chunk, room, since: core.env.now() }
+                    Filling { chunk, room, since: writes.applied.env.now() }
                 }
             };
             let (now, later) = data.split_at(filling.chunk.room().min(data.len()));
             filling.chunk.put(now);
             data = later;
             let full = filling.chunk.room() == 0;
-            if full && self.target < options.chunk_bytes && !core.is_wanted(filling.since) {
+            if full && self.target < options.chunk_bytes && !writes.wanted.is_wanted(filling.since) {
                 self.target = (self.target * 2).min(options.chunk_bytes);
             }
             self.current = Some(filling);
             if full {
-                self.launch(log);
+                self.launch();
                 self.poke()?;
             }
         }
@@ -110,15 +113,15 @@ impl Chunking {
     }
 
     /// Releases the budget held for bytes that have not arrived, and asks for less the next time.
-    pub(super) fn give_up(&mut self, log: &Log) {
-        let least = (self.core.options.chunk_bytes / SLOW_DIVISOR).max(1);
+    pub(super) fn give_up(&mut self) {
+        let least = (self.writes.applied.options.chunk_bytes / SLOW_DIVISOR).max(1);
         self.target = (self.target / 4).max(least);
-        self.launch(log);
+        self.launch();
     }
 
     /// Waits until all taken bytes are on the disk.
-    pub(super) async fn settle(&mut self, log: &Log) -> Result<(), StoreError> {
-        self.launch(log);
+    pub(super) async fn settle(&mut self) -> Result<(), StoreError> {
+        self.launch();
         self.wait_all().await
     }
 
@@ -132,21 +135,21 @@ impl Chunking {
 
     /// Launches the current chunk. Its task releases the budget after the write, whether or not the
     /// caller still waits.
-    fn launch(&mut self, log: &Log) {
+    fn launch(&mut self) {
         let Some(Filling { chunk, room, .. }) = self.current.take() else { return };
         if chunk.is_empty() {
             return;
         }
         let (mut written, outcome) = oneshot::channel();
-        let (log, head, core) = (log.clone(), self.head.clone(), self.core.clone());
-        self.core.env.spawn("chunk", async move {
+        let (head, writes) = (self.head.clone(), self.writes.clone());
+        self.writes.applied.env.spawn("chunk", async move {
             let result = tokio::select! {
                 biased;
                 // The body was given up.
                 () = written.closed() => return,
-                result = log.write_chunk(&room, head, chunk) => result,
+                result = writes.log.write_chunk(&room, head, chunk) => result,
             };
-            core.note_full(&result);
+            writes.note_full(&result);
             drop(room);
             let _ = written.send(result);
         });
@@ -171,7 +174,7 @@ impl Chunking {
     async fn wait_one(&mut self) -> Result<(), StoreError> {
         let _lap = stages::enter(Stage::Disk);
         let Some(first) = self.in_flight.front_mut() else { return Ok(()) };
-        let outcome = self.core.unless_hanging(first).await?;
+        let outcome = self.writes.hang.unless_hanging(first).await?;
         self.in_flight.pop_front();
         // A missing answer means that the runtime is stopping.
         self.done.push(outcome.unwrap_or(Err(LogError::Closed))?);

@@ -11,13 +11,13 @@ use crate::record::object::{Body, ObjectMeta, id_from_text};
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, Value};
 use crate::shard::Shard;
+use crate::shard::applied::AppliedState;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::Core;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Touch, expect, fill_expects, object_touches};
+use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect, fill_expects, object_touches};
 use crate::shard::uploads::part_info;
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{Attributes, Condition, EventKind, FillCondition, PartChoice, StoreError, StoredObject, Written};
@@ -78,12 +78,12 @@ impl<'a> Completion<'a> {
     }
 
     /// The event of the completion, if a rule or mirror matches. A fill has none.
-    fn event(&self, core: &Core, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
+    fn event(&self, applied: &AppliedState, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
         if self.fill_ms.is_some() {
             return Ok(None);
         }
         let kind = EventKind::Complete;
-        core.draft(self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag: &meta.attributes.etag })
+        applied.draft(self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag: &meta.attributes.etag })
     }
 
     /// The upload first: another part or another completion may have changed it. The upload's own
@@ -171,30 +171,34 @@ impl Shard {
     }
 }
 
-impl Core {
-    /// Refuses a part whose `bytes` in the object's chunk list would exceed the limit: the upload
-    /// could never be completed. It is an estimate: it assumes that all parts are chosen, and that
-    /// entries keep their bytes.
-    pub(super) fn has_place(&self, log: &Log, upload: &Id, number: u16, bytes: u64) -> Result<(), StoreError> {
-        let limit = log.limits().batch_bytes_max;
-        // Parts mostly have equal sizes and are numbered from 1; otherwise the completion finds
-        // out.
-        if u64::from(number).saturating_mul(bytes) <= limit {
-            return Ok(());
-        }
-        let (prefix, own) = (keys::parts(upload), keys::part(upload, number));
-        let mut all = bytes;
-        for pair in self.index.range(&prefix, keys::past(&prefix).as_deref()) {
-            let (key, value) = pair?;
-            if key[..] != own[..] {
-                let value = Value::decode(&value)?;
-                all += value.payload.len() as u64 + u64::from(value.location.body_len);
-            }
-        }
-        // A part's own share of the list is slightly larger.
-        let all = all / 10 * 9;
-        if all > limit { Err(too_many(limit, (all / CHUNK_ENTRY_BYTES) as usize, all)) } else { Ok(()) }
+/// Refuses a part whose `bytes` in the object's chunk list would exceed the limit: the upload
+/// could never be completed. It is an estimate: it assumes that all parts are chosen, and that
+/// entries keep their bytes.
+pub(super) fn check_place(
+    applied: &AppliedState,
+    log: &Log,
+    upload: &Id,
+    number: u16,
+    bytes: u64,
+) -> Result<(), StoreError> {
+    let limit = log.limits().batch_bytes_max;
+    // Parts mostly have equal sizes and are numbered from 1; otherwise the completion finds
+    // out.
+    if u64::from(number).saturating_mul(bytes) <= limit {
+        return Ok(());
     }
+    let (prefix, own) = (keys::parts(upload), keys::part(upload, number));
+    let mut all = bytes;
+    for pair in applied.index.range(&prefix, keys::past(&prefix).as_deref()) {
+        let (key, value) = pair?;
+        if key[..] != own[..] {
+            let value = Value::decode(&value)?;
+            all += value.payload.len() as u64 + u64::from(value.location.body_len);
+        }
+    }
+    // A part's own share of the list is slightly larger.
+    let all = all / 10 * 9;
+    if all > limit { Err(too_many(limit, (all / CHUNK_ENTRY_BYTES) as usize, all)) } else { Ok(()) }
 }
 
 /// Bytes of a chunk in the list, about.
@@ -228,13 +232,13 @@ impl Shard {
         room_bytes: u64,
         follow: &mut Follow,
     ) -> Result<Attempt, StoreError> {
-        let core = &self.core;
+        let applied = &self.applied;
         // Parts in flight count: another connection may have received an answer for one.
-        core.wait_settled(&c.upload_key).await?;
+        applied.wait_settled(&c.upload_key).await?;
         // Reserved before the manifests are locked: compaction may be what frees the space.
-        let mut room = Some(core.reserve(self.log(), room_bytes, Priority::Write).await?);
-        let shared = core.manifests.read().await;
-        let Some(value) = core.lookup(&c.upload_key)? else {
+        let room = self.writes.reserve(room_bytes, Priority::Write).await?;
+        let shared = applied.manifests.read().await;
+        let Some(value) = applied.lookup(&c.upload_key)? else {
             drop(shared);
             return self.completed_before(c).await.map(Attempt::Done);
         };
@@ -247,14 +251,14 @@ impl Shard {
         let parts = u16::try_from(c.choices.len()).unwrap_or(u16::MAX);
         let mut meta = ObjectMeta {
             size,
-            modified_ms: c.fill_ms.unwrap_or_else(|| core.env.wall_ms()),
+            modified_ms: c.fill_ms.unwrap_or_else(|| applied.env.wall_ms()),
             revision: 0,
             upload: c.fill_ms.is_none().then_some((c.upload, parts)),
             body: Body::Inline,
             attributes,
         };
         let batch = c.batch(&mut meta, &manifest)?;
-        let event = c.event(core, &meta)?;
+        let event = c.event(applied, &meta)?;
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         let limit = self.log().limits().batch_bytes_max;
         if bytes > limit {
@@ -265,7 +269,8 @@ impl Shard {
         }
         let touches = c.touches(&begun.condition, meta.attributes.etag);
         let gate = c.bucket.enter().await?;
-        let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, c.durability);
+        let submitted =
+            Submission::new(&touches, room, batch, c.durability).with_events(event.as_slice()).submit(&self.writes);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
@@ -276,13 +281,13 @@ impl Shard {
         let version = ticket.first_lsn();
         c.bucket.last_lsn.fetch_max(version + 1, Ordering::AcqRel);
         drop((gate, shared));
-        let committed = core.committed(ticket).await?;
+        let committed = self.writes.committed(ticket).await?;
         Ok(Attempt::Done(Written { version, durable: committed.durable, modified_ms: meta.modified_ms }))
     }
 
     /// The answer when the upload does not exist: that of the completion that ended it, if any.
     async fn completed_before(&self, c: &Completion<'_>) -> Result<Written, StoreError> {
-        let found = self.core.find_object(&c.object_key)?.ok_or(StoreError::NoSuchUpload)?;
+        let found = self.applied.find_object(&c.object_key)?.ok_or(StoreError::NoSuchUpload)?;
         // Another completion at the same time may have chosen other parts.
         let same = found.meta.attributes.etag == c.attributes.etag;
         if !same || found.meta.upload.is_none_or(|(id, _)| id != c.upload) {
@@ -312,13 +317,13 @@ impl Shard {
         for (i, choice) in c.choices.iter().enumerate() {
             let invalid = StoreError::InvalidPart(choice.number);
             let key = keys::part(&c.upload, choice.number);
-            let value = self.core.lookup(&key)?.ok_or_else(|| invalid.clone())?;
+            let value = self.applied.lookup(&key)?.ok_or_else(|| invalid.clone())?;
             let value = Value::decode(&value)?;
             let meta = ObjectMeta::decode(value.payload)?;
             if meta.attributes.etag != choice.etag {
                 return Err(invalid);
             }
-            let small = i + 1 < c.choices.len() && meta.size < self.core.options.part_min_bytes;
+            let small = i + 1 < c.choices.len() && meta.size < self.applied.options.part_min_bytes;
             if small && c.owner() == UploadOwner::Client {
                 return Err(StoreError::PartTooSmall(choice.number));
             }
@@ -396,7 +401,7 @@ mod tests {
             assert!(answered.is_err(), "it takes more than what is left: {answered:?}");
             tokio::task::yield_now().await;
         }
-        drop(shard.core.manifests.try_write().expect("compaction may make the room"));
+        drop(shard.applied.manifests.try_write().expect("compaction may make the room"));
         drop(held);
         answer.await.expect("an answer").expect("completed");
         assert_eq!(store.object("b", "k").expect("there").size, 20_000 * CHUNK as u64);

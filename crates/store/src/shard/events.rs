@@ -12,10 +12,10 @@ use crate::channels::{FOR_EVER_MS, Publication};
 use crate::events::{EventKind, EventTarget, ObjectEvent};
 use crate::layout::slot_of;
 use crate::record::{Head, keys};
+use crate::shard::applied::AppliedState;
 use crate::shard::buckets::Bucket;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::channels::state::{Channel, ChannelState, HeldPublication};
-use crate::shard::core::Core;
 use crate::{BucketSettings, StoreError, StoreSabotage};
 
 /// Overhead of an event in bytes.
@@ -55,7 +55,7 @@ pub(crate) struct ObjectChange<'a> {
     pub(crate) etag: &'a str,
 }
 
-impl Core {
+impl AppliedState {
     fn is_mirrored(&self, bucket: &Bucket, wanted: impl Fn(&str) -> bool) -> bool {
         self.options.mirrored.iter().any(|mirrored| mirrored.bucket == bucket.name && wanted(&mirrored.prefix))
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_disk::Disk;
+use steadfast_flow::Env;
 use tokio::sync::watch;
 
-use super::core::Core;
 use crate::StoreError;
 
 /// Time between two checks of a disk.
@@ -18,57 +18,69 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// Whether the disk hangs.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Hang {
+struct Hang {
     /// A write or flush has been unanswered for as long as a write may wait.
-    pub(crate) writes: bool,
+    writes: bool,
     /// A read, write or flush has been unanswered: waiting callers check their timeouts.
     any: bool,
 }
 
-#[cfg(test)]
-impl Hang {
-    /// State of a disk that answers only reads.
-    pub(crate) fn of_writes() -> Self {
-        Self { writes: true, any: true }
-    }
+/// Watches a disk, and ends the waits for it while it hangs.
+pub(crate) struct HangWatch {
+    hang: watch::Sender<Hang>,
+    env: Env,
+    /// How long a write may wait.
+    limit: Duration,
 }
 
-/// Checks the disk until the store closes.
-pub(crate) async fn watch(core: Arc<Core>, disk: Arc<dyn Disk>, mut closing: watch::Receiver<bool>) {
-    let limit_ms = u64::try_from(core.options.write_wait.as_millis()).unwrap_or(u64::MAX).max(1);
-    loop {
-        tokio::select! {
-            biased;
-            _ = closing.wait_for(|closing| *closing) => return,
-            () = core.env.sleep(EVERY) => {}
+impl HangWatch {
+    /// A disk that does not hang so far; `limit` is how long a write may wait.
+    pub(crate) fn new(env: Env, limit: Duration) -> Self {
+        Self { hang: watch::Sender::default(), env, limit }
+    }
+
+    /// Checks the disk until the store closes.
+    pub(crate) async fn run(self: Arc<Self>, disk: Arc<dyn Disk>, mut closing: watch::Receiver<bool>) {
+        let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX).max(1);
+        loop {
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return,
+                () = self.env.sleep(EVERY) => {}
+            }
+            let stats = disk.stats();
+            let writes = stats.oldest_write_ms >= limit_ms;
+            let now = Hang { writes, any: writes || stats.oldest_read_ms >= limit_ms };
+            // While the disk hangs, each check wakes the waiting callers, so that they check their
+            // timeouts.
+            self.hang.send_if_modified(|known| {
+                let wake = now.any || known.any;
+                *known = now;
+                wake
+            });
         }
-        let stats = disk.stats();
-        let writes = stats.oldest_write_ms >= limit_ms;
-        let now = Hang { writes, any: writes || stats.oldest_read_ms >= limit_ms };
-        // While the disk hangs, each check wakes the waiting callers, so that they check their
-        // timeouts.
-        core.hang.send_if_modified(|known| {
-            let wake = now.any || known.any;
-            *known = now;
-            wake
-        });
     }
-}
 
-impl Core {
     /// Runs `work` on the disk, but when the disk hangs for no longer than a write may wait.
     pub(crate) async fn unless_hanging<T>(&self, work: impl Future<Output = T>) -> Result<T, StoreError> {
-        let (begun, limit) = (self.env.now(), self.options.write_wait);
+        let begun = self.env.now();
         let mut hang = self.hang.subscribe();
+        let waits_too_long = |hang: &Hang| hang.any && self.env.now().saturating_sub(begun) >= self.limit;
         tokio::select! {
             biased;
             done = work => Ok(done),
-            _ = hang.wait_for(|hang| hang.any && self.env.now().saturating_sub(begun) >= limit) => Err(StoreError::Hangs),
+            _ = hang.wait_for(waits_too_long) => Err(StoreError::Hangs),
         }
     }
 
     /// Refuses a change that would only wait for a hanging disk.
     pub(crate) fn refuse_hanging(&self) -> Result<(), StoreError> {
         if self.hang.borrow().writes { Err(StoreError::Hangs) } else { Ok(()) }
+    }
+
+    /// The disk answers only reads from now on.
+    #[cfg(test)]
+    pub(crate) fn stop_writes(&self) {
+        self.hang.send_replace(Hang { writes: true, any: true });
     }
 }

@@ -6,17 +6,16 @@
 //! delivers the waiting records in order: waiting callers are answered, and publications are
 //! delivered. Until then new changes are refused; reads continue with what can be read.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use steadfast_flow::has_fault;
-use steadfast_log::{Committed, Log, LogError};
+use steadfast_log::Log;
 use tokio::sync::watch;
 
+use super::applied::AppliedState;
 use super::checkpoints::Checkpoints;
-use super::core::Core;
 use super::rebuild::Rebuild;
 use crate::index::{Health, IndexFailure, LiveIndex};
 use crate::{IndexKind, StoreError, StoreSabotage};
@@ -36,19 +35,19 @@ const VERIFY_BYTES_S: u64 = 16 << 20;
 
 /// Heals the index until the store closes.
 pub(super) async fn watch(
-    core: Arc<Core>,
+    applied: Arc<AppliedState>,
     checkpoints: Arc<Checkpoints>,
     log: Log,
     mut closing: watch::Receiver<bool>,
 ) {
-    let mut health = core.index.health();
+    let mut health = applied.index.health();
     let work = async {
         loop {
             if health.wait_for(|health| matches!(health, Health::Failed(_))).await.is_err() {
                 return;
             }
-            let Some(failure) = core.index.failure() else { continue };
-            heal(&core, &checkpoints, &log, &failure).await;
+            let Some(failure) = applied.index.failure() else { continue };
+            heal(&applied, &checkpoints, &log, &failure).await;
         }
     };
     tokio::select! {
@@ -57,48 +56,48 @@ pub(super) async fn watch(
         () = work => {}
     }
     // The store closes: callers need not wait for the index any longer.
-    core.index.close();
+    applied.index.close();
 }
 
-async fn heal(core: &Arc<Core>, checkpoints: &Checkpoints, log: &Log, failure: &IndexFailure) {
-    if has_fault(core.options.sabotage, StoreSabotage::IndexErrors) {
-        return core.index.recovered();
+async fn heal(applied: &Arc<AppliedState>, checkpoints: &Checkpoints, log: &Log, failure: &IndexFailure) {
+    if has_fault(applied.options.sabotage, StoreSabotage::IndexErrors) {
+        return applied.index.recovered();
     }
     if !failure.damaged {
         for _ in 0..TRIES {
-            core.env.sleep(READ_RETRY).await;
-            let (retried, failed) = (core.clone(), failure.clone());
-            let reads = core.env.blocking(move || retried.index.is_readable_again(&failed)).await;
-            if reads == Some(true) && core.index.failure().is_some_and(|now| !now.damaged) {
+            applied.env.sleep(READ_RETRY).await;
+            let (retried, failed) = (applied.clone(), failure.clone());
+            let reads = applied.env.blocking(move || retried.index.is_readable_again(&failed)).await;
+            if reads == Some(true) && applied.index.failure().is_some_and(|now| !now.damaged) {
                 tracing::info!("the index can be read again");
-                return core.index.recovered();
+                return applied.index.recovered();
             }
         }
     }
     tracing::error!(why = %failure.why, "the index is being rebuilt from the log; until then the disk refuses \
      changes");
-    let begun = core.env.now();
+    let begun = applied.env.now();
     let mut pause = REBUILD_RETRY;
-    while let Err(e) = rebuild(core, checkpoints, log).await {
+    while let Err(e) = rebuild(applied, checkpoints, log).await {
         tracing::error!(error = %e, "the index could not be rebuilt; retrying");
-        core.env.sleep(pause).await;
+        applied.env.sleep(pause).await;
         pause = (2 * pause).min(REBUILD_RETRY_MAX);
     }
-    let took_ms = core.env.now().saturating_sub(begun).as_millis() as u64;
+    let took_ms = applied.env.now().saturating_sub(begun).as_millis() as u64;
     tracing::info!(took_ms, "the index was rebuilt from the log");
 }
 
 /// Builds an index from the log up to the last applied record and puts it in the place of the
 /// current one.
-async fn rebuild(core: &Arc<Core>, checkpoints: &Checkpoints, log: &Log) -> Result<(), StoreError> {
+async fn rebuild(applied: &Arc<AppliedState>, checkpoints: &Checkpoints, log: &Log) -> Result<(), StoreError> {
     let _exclusive = checkpoints.exclude_writes().await;
-    let kind = core.index.rebuild_place();
+    let kind = applied.index.rebuild_place();
     let kind = kind.ok_or_else(|| StoreError::Index("a previously replaced index is still being read".into()))?;
     let holding = log.begin_hold();
     // The applier has finished, and applies nothing from now on.
-    let upto = log.with_usage(|_| core.progress.borrow().lsn);
-    let index = super::index_open::open_fresh(&kind, &core.env, &core.options).await?;
-    let rebuild = Rebuild::new(core, LiveIndex::new(index, kind.clone()), core.options.clone());
+    let upto = log.with_usage(|_| applied.progress.borrow().lsn);
+    let index = super::index_open::open_fresh(&kind, &applied.env, &applied.options).await?;
+    let rebuild = Rebuild::new(applied, LiveIndex::new(index, kind.clone()), applied.options.clone());
     let mut records = log.records_up_to(&holding, upto);
     loop {
         let batch = records.next().await?;
@@ -117,82 +116,59 @@ async fn rebuild(core: &Arc<Core>, checkpoints: &Checkpoints, log: &Log) -> Resu
     }
     let (fresh, counted) = rebuild.finish().await?;
     // The next start must not open it any more.
-    core.index.condemn();
+    applied.index.condemn();
     log.with_usage(|usage| {
         usage.replace_by(&counted);
-        put_in_place(core, &fresh, kind);
+        put_in_place(applied, &fresh, kind);
         // None of it counts as saved: no extent is recycled until it is.
         checkpoints.start_over();
-        core.index.recovered();
-        checkpoints.seal(core, usage);
+        applied.index.recovered();
+        checkpoints.seal(applied, usage);
     });
     Ok(())
 }
 
-fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
-    for (mine, new) in [(&core.objects, &fresh.objects), (&core.bytes, &fresh.bytes), (&core.uploads, &fresh.uploads)] {
-        mine.store(new.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-    core.index.replace(fresh.index.held().index.clone(), kind);
-    core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
+fn put_in_place(applied: &AppliedState, fresh: &AppliedState, kind: IndexKind) {
+    applied.counts.replace_by(&fresh.counts);
+    applied.index.replace(fresh.index.held().index.clone(), kind);
+    applied.memtable_bytes.store(applied.index.memtable_bytes(), Ordering::Relaxed);
 }
 
 /// Verifies all files of the index from time to time, slowly.
-pub(super) async fn verify(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
+pub(super) async fn verify(applied: Arc<AppliedState>, mut closing: watch::Receiver<bool>) {
     let work = async {
         loop {
-            let held = core.index.held();
+            let held = applied.index.held();
             let generation = held.generation;
-            let checks = if core.index.is_well() { held.index.checks() } else { Vec::new() };
+            let checks = if applied.index.is_well() { held.index.checks() } else { Vec::new() };
             // Released: the index may be replaced.
             drop(held);
             for check in checks {
-                if core.index.held().generation != generation {
+                if applied.index.held().generation != generation {
                     break;
                 }
-                match core.env.blocking(check).await {
+                match applied.env.blocking(check).await {
                     Some(Ok(bytes)) => {
-                        core.index.verified_bytes.fetch_add(bytes, Ordering::Relaxed);
-                        core.env.sleep(Duration::from_micros(bytes.saturating_mul(1_000_000) / VERIFY_BYTES_S)).await;
+                        applied.index.verified_bytes.fetch_add(bytes, Ordering::Relaxed);
+                        applied
+                            .env
+                            .sleep(Duration::from_micros(bytes.saturating_mul(1_000_000) / VERIFY_BYTES_S))
+                            .await;
                     }
                     Some(Err(e)) if e.damaged => {
-                        core.index.fault_of(generation, &e);
+                        applied.index.fault_of(generation, &e);
                         break;
                     }
                     Some(Err(e)) => tracing::warn!(error = %e, "a file of the index cannot be verified now"),
                     None => {}
                 }
             }
-            core.env.sleep(VERIFY_EVERY).await;
+            applied.env.sleep(VERIFY_EVERY).await;
         }
     };
     tokio::select! {
         biased;
         _ = closing.wait_for(|closing| *closing) => {}
         () = work => {}
-    }
-}
-
-impl Core {
-    /// Waits for a commit, but while the index has failed no longer than a write may wait. The
-    /// commit is or will be durable, but cannot be seen before the index is healed.
-    pub(crate) async fn unless_index_fails(
-        &self,
-        ticket: impl Future<Output = Result<Committed, LogError>>,
-    ) -> Result<Committed, LogError> {
-        let mut health = self.index.health();
-        let index_failed = async {
-            let failed = health.wait_for(|health| matches!(health, Health::Failed(_))).await.is_ok();
-            self.env.sleep(self.options.write_wait).await;
-            failed && !self.index.is_well()
-        };
-        let ticket = std::pin::pin!(ticket);
-        match futures::future::select(ticket, std::pin::pin!(index_failed)).await {
-            futures::future::Either::Left((done, _)) => done,
-            futures::future::Either::Right((true, _)) => {
-                Err(LogError::Unknown { what: "commit", cause: "the index is being rebuilt".into() })
-            }
-            futures::future::Either::Right((false, ticket)) => ticket.await,
-        }
     }
 }

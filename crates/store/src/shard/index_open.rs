@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use steadfast_flow::Env;
 
+use super::applied::Registry;
 use super::checkpoint::Checkpoint;
-use super::core::Registry;
 use super::marks::Marks;
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};
 use crate::layout::Layout;

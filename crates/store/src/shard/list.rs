@@ -9,7 +9,7 @@ use crate::record::keys::BucketId;
 use crate::record::object::First;
 use crate::record::{Value, keys};
 use crate::shard::Shard;
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
 use crate::shard::scan::entity_of;
 use crate::{ListEntry, ListQuery, StoreError};
 
@@ -36,7 +36,7 @@ impl Roll<'_> {
 
 /// A scan that can jump ahead.
 pub(crate) struct Scan<'a> {
-    core: &'a Core,
+    applied: &'a AppliedState,
     entries: LiveRange,
     end: Option<Vec<u8>>,
     /// Restricts the scan to keys at home here.
@@ -44,12 +44,12 @@ pub(crate) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    pub(crate) fn new(core: &'a Core, from: &[u8], end: Option<Vec<u8>>, owned: Option<Owned>) -> Self {
-        Self { core, entries: core.index.range(from, end.as_deref()), end, owned }
+    pub(crate) fn new(applied: &'a AppliedState, from: &[u8], end: Option<Vec<u8>>, owned: Option<Owned>) -> Self {
+        Self { applied, entries: applied.index.range(from, end.as_deref()), end, owned }
     }
 
     pub(crate) fn seek(&mut self, to: &[u8]) {
-        self.entries = self.core.index.range(to, self.end.as_deref());
+        self.entries = self.applied.index.range(to, self.end.as_deref());
     }
 
     /// The next pair that does not start with `prefix`.
@@ -155,6 +155,6 @@ impl Shard {
         } else {
             [&after[..], &[0]].concat()
         };
-        Items { scan: Scan::new(&self.core, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
+        Items { scan: Scan::new(&self.applied, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
     }
 }

@@ -1,6 +1,7 @@
 //! A shard: one disk's log, its index, and its content. This module opens and closes it and runs
 //! its background tasks.
 
+pub(crate) mod applied;
 pub(crate) mod apply;
 pub(crate) mod buckets;
 pub(crate) mod channels;
@@ -8,7 +9,6 @@ pub(crate) mod checkpoint;
 pub(crate) mod checkpoints;
 mod chunking;
 mod complete;
-pub(crate) mod core;
 pub(crate) mod dirty;
 pub(crate) mod events;
 pub(crate) mod follow;
@@ -16,6 +16,7 @@ pub(crate) mod hang;
 mod heal;
 mod index_open;
 pub(crate) mod list;
+mod losses;
 pub(crate) mod marks;
 mod objects;
 mod openings;
@@ -23,6 +24,7 @@ pub(crate) mod owners;
 pub(crate) mod peek;
 pub(crate) mod pending;
 pub(crate) mod reader;
+pub(crate) mod reads;
 mod rebuild;
 pub(crate) mod scan;
 pub(crate) mod snapshots;
@@ -31,6 +33,7 @@ pub(crate) mod submit;
 pub(crate) mod uploads;
 mod wanted;
 pub(crate) mod writer;
+pub(crate) mod writes;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,11 +48,14 @@ use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
 use crate::record::Head;
 use crate::record::keys::Id;
+use crate::shard::applied::AppliedState;
 use crate::shard::apply::StoreApplier;
 use crate::shard::checkpoints::Checkpoints;
-use crate::shard::core::Core;
+use crate::shard::hang::HangWatch;
 use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
 use crate::shard::openings::Openings;
+use crate::shard::reads::Reads;
+use crate::shard::writes::Writes;
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
 
@@ -59,10 +65,14 @@ const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
 /// The content of one disk: buckets, objects and uploads over one log. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Shard {
-    pub(crate) core: Arc<Core>,
+    pub(crate) applied: Arc<AppliedState>,
+    pub(crate) writes: Arc<Writes>,
+    pub(crate) reads: Arc<Reads>,
     pub(crate) checkpoints: Arc<Checkpoints>,
     openings: Arc<Openings>,
     log: Log,
+    /// Maximum size of the disk, in bytes.
+    pub(crate) capacity_bytes: u64,
     /// Set when the store closes; it ends the background tasks.
     closing: watch::Sender<bool>,
 }
@@ -130,26 +140,24 @@ impl Shard {
         let log_bytes_max = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
         let checkpoints = Arc::new(Checkpoints::new(&checkpoint, log_bytes_max));
         let openings = Arc::new(Openings::new(&checkpoint));
-        let mut core = Core::new(
+        let applied = AppliedState::new(
             env.clone(),
             LiveIndex::new(index, kind),
             pool,
             &checkpoint,
             registry,
             layout,
-            read_ahead.clone(),
             options.clone(),
         );
-        *core.snapshots.write() = snapshots;
-        core.capacity_bytes = disk.geometry().capacity_bytes;
-        let core = Arc::new(core);
+        *applied.snapshots.write() = snapshots;
+        let applied = Arc::new(applied);
         let (kept, known) = (checkpoints.clone(), openings.clone());
-        let applier = Arc::new(StoreApplier { core: core.clone(), checkpoints: kept, openings: known });
+        let applier = Arc::new(StoreApplier { applied: applied.clone(), checkpoints: kept, openings: known });
         let opened = Log::open(disk.clone(), env.clone(), options.log.clone(), applier).await;
         let (log, recovery) = opened.inspect_err(|_| {
-            *unfit = openings.unfit().or_else(|| core.index.failure().map(|failure| failure.why));
+            *unfit = openings.unfit().or_else(|| applied.index.failure().map(|failure| failure.why));
         })?;
-        let replayed_records = match log.with_usage(|usage| core.finish_replay(usage)) {
+        let replayed_records = match log.with_usage(|usage| applied.finish_replay(usage)) {
             Ok(replayed) => replayed,
             Err(fault) => {
                 let e = StoreError::from(fault);
@@ -159,23 +167,27 @@ impl Shard {
             }
         };
         if let Some(doubt) = recovery.doubt {
-            let _ = core.doubt.set(doubt);
+            applied.losses.set_doubt(doubt);
         }
         openings.begin(if recovery.read_only { 0 } else { log.opening() });
-        let lost_lsn = match openings.closed_before(&core, &recovery) {
+        let lost_lsn = match openings.closed_before(&applied, &recovery) {
             Some(closed) => {
-                core.clock.known(closed.clock_ms);
+                applied.clock.known(closed.clock_ms);
                 closed.lost_lsn
             }
-            None => core.progress.borrow().lsn,
+            None => applied.progress.borrow().lsn,
         };
-        core.lost_lsn.store(lost_lsn, Ordering::Release);
-        core.channels.forget();
-        let store = Self { core, checkpoints, openings, log, closing: watch::Sender::new(false) };
+        applied.losses.set_lost_lsn(lost_lsn);
+        applied.channels.forget();
+        let hang = Arc::new(HangWatch::new(env.clone(), options.write_wait));
+        let reads = Arc::new(Reads::new(applied.clone(), log.clone(), hang.clone(), read_ahead.clone()));
+        let writes = Arc::new(Writes::new(applied.clone(), log.clone(), hang));
+        let (capacity_bytes, closing) = (disk.geometry().capacity_bytes, watch::Sender::new(false));
+        let store = Self { applied, writes, reads, checkpoints, openings, log, capacity_bytes, closing };
         store.start_tasks(disk.clone());
         if !recovery.read_only {
-            let (core, nameless) = (&store.core, store.openings.is_nameless());
-            store.log.with_usage(|usage| store.checkpoints.seal_opened(core, usage, replayed_records, nameless));
+            let (applied, nameless) = (&store.applied, store.openings.is_nameless());
+            store.log.with_usage(|usage| store.checkpoints.seal_opened(applied, usage, replayed_records, nameless));
         }
         store.start_expiry();
         Ok((store, ShardReport { recovery, index_rebuilt, replayed_records }))
@@ -183,33 +195,33 @@ impl Shard {
 
     /// Starts the tasks that run until the shard closes.
     fn start_tasks(&self, disk: Arc<dyn Disk>) {
-        let (core, checkpoints, log, closing) = (&self.core, &self.checkpoints, &self.log, &self.closing);
-        let watch = hang::watch(core.clone(), disk, closing.subscribe());
-        core.env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
-        let heal = heal::watch(core.clone(), checkpoints.clone(), log.clone(), closing.subscribe());
-        core.env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
-        let verify = heal::verify(core.clone(), closing.subscribe());
-        core.env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
-        let maintenance = checkpoints::maintain(checkpoints.clone(), core.clone(), log.clone(), closing.subscribe());
-        core.env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
-        let sweep = channels::sweep(core.clone(), log.clone(), closing.subscribe());
-        core.env.spawn("store-sweep", log.guarded("store-sweep", sweep));
+        let (applied, checkpoints, log, closing) = (&self.applied, &self.checkpoints, &self.log, &self.closing);
+        let watch = self.writes.hang.clone().run(disk, closing.subscribe());
+        applied.env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
+        let heal = heal::watch(applied.clone(), checkpoints.clone(), log.clone(), closing.subscribe());
+        applied.env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
+        let verify = heal::verify(applied.clone(), closing.subscribe());
+        applied.env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
+        let maintenance = checkpoints::maintain(checkpoints.clone(), applied.clone(), log.clone(), closing.subscribe());
+        applied.env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
+        let sweep = channels::sweep(applied.clone(), log.clone(), closing.subscribe());
+        applied.env.spawn("store-sweep", log.guarded("store-sweep", sweep));
     }
 
     /// Starts the task that aborts old uploads, if they expire.
     fn start_expiry(&self) {
-        let core = &self.core;
-        if let Some(age) = core.options.upload_expiry {
-            let expiry = expire(core.clone(), self.log.clone(), age, self.closing.subscribe());
-            core.env.spawn("store-expiry", self.log.guarded("store-expiry", expiry));
+        let applied = &self.applied;
+        if let Some(age) = applied.options.upload_expiry {
+            let expiry = expire(self.writes.clone(), age, self.closing.subscribe());
+            applied.env.spawn("store-expiry", self.log.guarded("store-expiry", expiry));
         }
     }
 
     /// As the log has it.
     #[cfg(test)]
     pub(crate) fn applier(&self) -> StoreApplier {
-        let (core, checkpoints, openings) = (self.core.clone(), self.checkpoints.clone(), self.openings.clone());
-        StoreApplier { core, checkpoints, openings }
+        let (applied, checkpoints, openings) = (self.applied.clone(), self.checkpoints.clone(), self.openings.clone());
+        StoreApplier { applied, checkpoints, openings }
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -218,21 +230,21 @@ impl Shard {
 
     /// Gauges and counters.
     pub(crate) fn status(&self) -> StoreStatus {
-        let core = &self.core;
+        let applied = &self.applied;
         StoreStatus {
-            buckets: core.registry.read().by_id.len() as u64,
-            objects: core.objects.load(Ordering::Relaxed),
-            object_bytes: core.bytes.load(Ordering::Relaxed),
-            uploads: core.uploads.load(Ordering::Relaxed),
-            channels: core.channels.len() as u64,
-            channel_tails: core.channels.tails.status(),
-            clock: core.clock.status(),
-            publications_expired: core.swept.load(Ordering::Relaxed),
-            pending_keys: core.pending.len() as u64,
-            index: IndexStatus { unsaved: u64::from(self.checkpoints.failure().is_some()), ..core.index.status() },
-            applied_lsn: core.progress.borrow().lsn,
+            buckets: applied.registry.read().by_id.len() as u64,
+            objects: applied.counts.objects(),
+            object_bytes: applied.counts.bytes(),
+            uploads: applied.counts.uploads(),
+            channels: applied.channels.len() as u64,
+            channel_tails: applied.channels.tails.status(),
+            clock: applied.clock.status(),
+            publications_expired: applied.channels.swept.load(Ordering::Relaxed),
+            pending_keys: applied.pending.len() as u64,
+            index: IndexStatus { unsaved: u64::from(self.checkpoints.failure().is_some()), ..applied.index.status() },
+            applied_lsn: applied.progress.borrow().lsn,
             checkpoint_lsn: self.checkpoints.lsn(),
-            cache: core.cache.status(),
+            cache: self.reads.cache.status(),
             log: self.log.status(),
             events: EventsStatus::default(),
             snapshots: Vec::new(),
@@ -244,21 +256,18 @@ impl Shard {
 
     /// The layout of the pool that this disk belongs to.
     pub(crate) fn layout(&self) -> Option<Arc<Layout>> {
-        self.core.layout.read().clone()
+        self.applied.layout.read().clone()
     }
 
     /// Commits the layout of the pool. Waits until the outcome is known, however long the disk
     /// hangs: after an error the layout is absent, or the log accepts no more writes.
     pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
-        let core = &self.core;
         let head = Head::PoolLayout { payload: &layout.encode() }.encode();
         writer::check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         // The layout may be what frees space.
-        let room = core.reserve(self.log(), writer::batch_bytes(&batch), Priority::Delete).await?;
-        let ticket = self.log().submit(room, batch, Durability::Sync)?;
-        core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
-        ticket.await?;
+        let room = self.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
+        self.writes.append(room, batch, Durability::Sync)?.await?;
         Ok(())
     }
 
@@ -267,24 +276,24 @@ impl Shard {
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.closing.send_replace(true);
         // Records that a failed index has not applied are in the log.
-        self.core.index.close();
+        self.applied.index.close();
         let well = self.log.status().log == LogState::Ok;
         self.log.close().await?;
         // The tasks hold the receivers: none of them writes to the index once this returns.
         self.closing.closed().await;
-        let core = &self.core;
-        let written = self.checkpoints.finish(core, &self.log).await;
-        if written && well && self.openings.write_closed(core, &self.checkpoints) {
-            self.checkpoints.write(core).await;
+        let applied = &self.applied;
+        let written = self.checkpoints.finish(applied, &self.log).await;
+        if written && well && self.openings.write_closed(applied, &self.checkpoints) {
+            self.checkpoints.write(applied).await;
         }
         Ok(())
     }
 }
 
 /// Aborts multipart uploads that are older than `age`, from time to time.
-async fn expire(core: Arc<Core>, log: Log, age: Duration, mut closing: watch::Receiver<bool>) {
+async fn expire(writes: Arc<Writes>, age: Duration, mut closing: watch::Receiver<bool>) {
     loop {
-        match core.expire_uploads(&log, core.upload_expiry_ms(age)).await {
+        match uploads::expire_uploads(&writes, uploads::upload_expiry_ms(&writes.applied, age)).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "multipart uploads were aborted: not completed in time"),
             Err(e) => tracing::warn!(error = %e, "cannot abort old uploads"),
@@ -292,7 +301,7 @@ async fn expire(core: Arc<Core>, log: Log, age: Duration, mut closing: watch::Re
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return,
-            () = core.env.sleep(EXPIRY_EVERY.min(age)) => {}
+            () = writes.applied.env.sleep(EXPIRY_EVERY.min(age)) => {}
         }
     }
 }

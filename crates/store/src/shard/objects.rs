@@ -9,14 +9,14 @@ use steadfast_log::{Durability, LogError, Lsn, Priority, Record};
 use crate::record::object::Body;
 use crate::record::{Head, keys};
 use crate::shard::Shard;
+use crate::shard::applied::Found;
 use crate::shard::apply::live::manifest;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::{self, Follow};
 use crate::shard::pending::Fate;
-use crate::shard::reader::Found;
-use crate::shard::submit::{Expect, Refusal, Touch, expect};
+use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect};
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{Attributes, Condition, EventKind, ObjectInfo, StoreError, Written};
 
@@ -38,7 +38,7 @@ impl Shard {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
-        let event = self.core.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(0));
+        let event = self.applied.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(0));
         self.delete_if(&bucket, key, expect(&condition), event, bucket.durability(durability)).await
     }
 
@@ -63,7 +63,7 @@ impl Shard {
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
     pub(crate) async fn settled_object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
         let index_key = keys::object(self.find(bucket)?.id, key.as_bytes()).into();
-        self.core.wait_settled(&index_key).await?;
+        self.applied.wait_settled(&index_key).await?;
         self.object(bucket, key)
     }
 
@@ -75,17 +75,18 @@ impl Shard {
         event: Option<Draft>,
         durability: Durability,
     ) -> Result<Written, StoreError> {
-        let core = &self.core;
+        let applied = &self.applied;
         let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
-        let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
+        let room = self.writes.reserve(bytes, Priority::Delete).await?;
         let touches =
             [Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect, fate: Some((Fate::Absent, 0)) }];
-        let modified_ms = core.env.wall_ms();
+        let modified_ms = applied.env.wall_ms();
         let gate = bucket.enter().await?;
-        let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
+        let submitted =
+            Submission::new(&touches, room, batch, durability).with_events(event.as_slice()).submit(&self.writes);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
@@ -94,7 +95,7 @@ impl Shard {
         let version = ticket.first_lsn();
         bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
         drop(gate);
-        let committed = core.committed(ticket).await?;
+        let committed = self.writes.committed(ticket).await?;
         Ok(Written { version, durable: committed.durable, modified_ms })
     }
 
@@ -110,7 +111,7 @@ impl Shard {
         let mut results = Vec::with_capacity(keys.len());
         let mut rest = &keys[..];
         let found = self.find(bucket).ok();
-        let event = |key: &str| found.as_ref().map_or(0, |bucket| self.core.event_bytes_max(bucket, key.len()));
+        let event = |key: &str| found.as_ref().map_or(0, |bucket| self.applied.event_bytes_max(bucket, key.len()));
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = rest.iter().take_while(|key| {
@@ -134,13 +135,13 @@ impl Shard {
         if keys.is_empty() {
             return Ok(());
         }
-        let core = &self.core;
+        let applied = &self.applied;
         let bucket = self.find(bucket)?;
         let mut batch = Vec::with_capacity(keys.len());
         let mut touches = Vec::with_capacity(keys.len());
         let mut events = Vec::new();
         for (i, key) in (0u64..).zip(keys) {
-            events.extend(core.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(touches.len())));
+            events.extend(applied.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(touches.len())));
             let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
             check_head(&head)?;
             batch.push(Record { head: head.into(), ..Record::default() });
@@ -148,18 +149,19 @@ impl Shard {
             touches.push(Touch { key, expect: Expect::Nothing, fate: Some((Fate::Absent, i)) });
         }
         let bytes = batch_bytes(&batch) + events.iter().map(Draft::bytes).sum::<u64>();
-        let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
+        let room = self.writes.reserve(bytes, Priority::Delete).await?;
         let count = batch.len() as u64;
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
-        let ticket = match core.submit_with_events(self.log(), &touches, &events, &mut room, batch, durability).await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
-        };
+        let ticket =
+            match Submission::new(&touches, room, batch, durability).with_events(&events).submit(&self.writes).await {
+                Ok(ticket) => ticket,
+                Err(Refusal::Error(e)) => return Err(e),
+                Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+            };
         bucket.last_lsn.fetch_max(ticket.first_lsn() + count - 1, Ordering::AcqRel);
         drop(gate);
-        core.committed(ticket).await.map(drop)
+        self.writes.committed(ticket).await.map(drop)
     }
 
     /// Copies an object onto itself: its time changes, and its attributes unless `None`. No data is
@@ -231,15 +233,15 @@ impl Shard {
         change: &impl Fn(&mut Found, u64),
         follow: &mut Follow,
     ) -> Result<Option<Written>, StoreError> {
-        let core = &self.core;
-        let Some(size) = core.find_object(index_key)?.map(|found| u64::from(found.location.body_len)) else {
+        let applied = &self.applied;
+        let Some(size) = applied.find_object(index_key)?.map(|found| u64::from(found.location.body_len)) else {
             return Err(StoreError::NoSuchKey);
         };
         // Reserved before the manifests are locked: compaction may be what frees the space.
-        let rough = (64 << 10) + 4096 + core.event_bytes_max(bucket, key.len());
-        let mut room = Some(core.reserve(self.log(), size + rough, Priority::Write).await?);
-        let shared = core.manifests.read().await;
-        let Some(mut found) = core.find_object(index_key)? else { return Err(StoreError::NoSuchKey) };
+        let rough = (64 << 10) + 4096 + applied.event_bytes_max(bucket, key.len());
+        let room = self.writes.reserve(size + rough, Priority::Write).await?;
+        let shared = applied.manifests.read().await;
+        let Some(mut found) = applied.find_object(index_key)? else { return Err(StoreError::NoSuchKey) };
         if u64::from(found.location.body_len) > size {
             return Ok(None);
         }
@@ -248,7 +250,7 @@ impl Shard {
             Condition::Matches(etag) if etag == "*" || *etag == found.meta.attributes.etag => {}
             _ => return Err(StoreError::ConditionFailed),
         }
-        change(&mut found, core.env.wall_ms());
+        change(&mut found, applied.env.wall_ms());
         let at = found.location;
         let body = match &found.meta.body {
             Body::Inline if at.body_len == 0 => Ok(Vec::new()),
@@ -278,7 +280,7 @@ impl Shard {
         let event = match event_kind {
             Some(kind) => {
                 let etag = &found.meta.attributes.etag;
-                core.draft(bucket, ObjectChange { kind, key, size: found.meta.size, etag })?
+                applied.draft(bucket, ObjectChange { kind, key, size: found.meta.size, etag })?
             }
             None => None,
         };
@@ -286,7 +288,8 @@ impl Shard {
         let touches = [Touch { key: index_key.clone(), expect: Expect::Version(found.version), fate: Some((fate, 0)) }];
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
-        let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
+        let submitted =
+            Submission::new(&touches, room, batch, durability).with_events(event.as_slice()).submit(&self.writes);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
@@ -295,7 +298,7 @@ impl Shard {
         let version = ticket.first_lsn();
         bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
         drop((gate, shared));
-        let committed = core.committed(ticket).await?;
+        let committed = self.writes.committed(ticket).await?;
         Ok(Some(Written { version, durable: committed.durable, modified_ms: found.meta.modified_ms }))
     }
 }

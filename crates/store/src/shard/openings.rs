@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use steadfast_log::{History, Lsn, RecoveryReport};
 
 use crate::record::keys;
+use crate::shard::applied::AppliedState;
 use crate::shard::checkpoint::{Checkpoint, CleanClose};
 use crate::shard::checkpoints::Checkpoints;
-use crate::shard::core::Core;
 
 /// The openings of the log that the index depends on.
 pub(crate) struct Openings {
@@ -60,37 +60,37 @@ impl Openings {
     }
 
     /// The clean-close record of the previous run, if the log is as that run left it.
-    pub(crate) fn closed_before(&self, core: &Core, recovery: &RecoveryReport) -> Option<CleanClose> {
-        let (opening, lsn) = (self.before.load(Ordering::Acquire), core.progress.borrow().lsn);
+    pub(crate) fn closed_before(&self, applied: &AppliedState, recovery: &RecoveryReport) -> Option<CleanClose> {
+        let (opening, lsn) = (self.before.load(Ordering::Acquire), applied.progress.borrow().lsn);
         let whole = !recovery.read_only && recovery.damage.is_empty() && recovery.doubt.is_none();
         if opening == 0 || !whole || recovery.last_lsn > lsn {
             return None;
         }
-        let value = core.index.get(&keys::closed(opening)).ok()??;
+        let value = applied.index.get(&keys::closed(opening)).ok()??;
         CleanClose::decode(&value).ok().filter(|closed| closed.lsn == lsn)
     }
 
     /// Records in the index that all publications are on the disk; the caller writes it. Called
     /// when the log is closed and the checkpoint written.
-    pub(crate) fn write_closed(&self, core: &Core, checkpoints: &Checkpoints) -> bool {
-        let (opening, progress) = (self.current.load(Ordering::Acquire), *core.progress.borrow());
-        let whole = core.index.is_well() && !progress.failed && !core.distrusted.load(Ordering::Acquire);
-        let whole = whole && core.doubt.get().is_none() && checkpoints.lsn() == progress.lsn;
+    pub(crate) fn write_closed(&self, applied: &AppliedState, checkpoints: &Checkpoints) -> bool {
+        let (opening, progress) = (self.current.load(Ordering::Acquire), *applied.progress.borrow());
+        let whole = applied.index.is_well() && !progress.failed && !applied.losses.is_distrusted();
+        let whole = whole && !applied.losses.is_doubtful() && checkpoints.lsn() == progress.lsn;
         if opening == 0 || !whole {
             return false;
         }
         let closed = CleanClose {
             lsn: progress.lsn,
-            lost_lsn: core.lost_lsn.load(Ordering::Acquire),
-            clock_ms: core.clock.believed_ms(),
+            lost_lsn: applied.losses.lost_lsn(),
+            clock_ms: applied.clock.believed_ms(),
         };
         let (mine, lsn) = (Bytes::from(keys::closed(opening)), progress.lsn.max(1));
-        let before: Vec<_> = core.index.range(keys::CLOSED, keys::past(keys::CLOSED).as_deref()).collect();
+        let before: Vec<_> = applied.index.range(keys::CLOSED, keys::past(keys::CLOSED).as_deref()).collect();
         for (key, _) in before.into_iter().flatten() {
-            core.index.remove(key, lsn);
+            applied.index.remove(key, lsn);
         }
-        core.index.insert(mine, closed.encode().into(), lsn);
-        core.index.seal();
+        applied.index.insert(mine, closed.encode().into(), lsn);
+        applied.index.seal();
         true
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -49,11 +50,13 @@ pub(crate) type Bin = HashMap<Bytes, Entry>;
 /// All pending changes.
 pub(crate) struct Pending {
     bins: Vec<Mutex<Bin>>,
+    /// The highest submitted LSN.
+    submitted: AtomicU64,
 }
 
 impl Default for Pending {
     fn default() -> Self {
-        Self { bins: (0..BINS).map(|_| Mutex::default()).collect() }
+        Self { bins: (0..BINS).map(|_| Mutex::default()).collect(), submitted: AtomicU64::new(0) }
     }
 }
 
@@ -67,6 +70,16 @@ impl Pending {
     /// Locks a bin; the caller holds it while deciding and submitting.
     pub(crate) fn lock(&self, bin: usize) -> MutexGuard<'_, Bin> {
         self.bins[bin].lock()
+    }
+
+    /// The records up to `lsn` have been submitted.
+    pub(crate) fn submitted(&self, lsn: Lsn) {
+        self.submitted.fetch_max(lsn, Ordering::AcqRel);
+    }
+
+    /// The highest submitted LSN.
+    pub(crate) fn last_submitted(&self) -> Lsn {
+        self.submitted.load(Ordering::Acquire)
     }
 
     /// The record `lsn` of `key` has been applied.

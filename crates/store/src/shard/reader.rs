@@ -10,15 +10,16 @@ use steadfast_flow::stages::{self, Stage};
 use steadfast_log::{Location, LogError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::record::keys;
 use crate::record::keys::Id;
 use crate::record::object::{Body, ObjectMeta, id_to_text};
-use crate::record::{Value, keys};
 use crate::shard::Shard;
+use crate::shard::applied::Found;
 use crate::shard::apply::live::manifest;
-use crate::shard::core::Core;
-use crate::shard::follow::{self, Follow};
+use crate::shard::follow::Follow;
+use crate::shard::reads::Reads;
 use crate::{ObjectInfo, PartInfo, StoreError, StoredObject};
-use steadfast_log::{ExtentPin, Log};
+use steadfast_log::ExtentPin;
 
 #[derive(Clone)]
 enum Source {
@@ -29,67 +30,12 @@ enum Source {
 /// An object that is being read. Its bytes stay in place while this or a clone lives.
 #[derive(Clone)]
 pub struct ObjectReader {
-    core: Arc<Core>,
-    log: Log,
+    reads: Arc<Reads>,
     index_key: Bytes,
     info: ObjectInfo,
     upload: Option<Id>,
     parts: Vec<PartInfo>,
     source: Source,
-}
-
-/// A record found in the index, decoded.
-pub(crate) struct Found {
-    pub(crate) version: u64,
-    pub(crate) location: Location,
-    pub(crate) meta: ObjectMeta,
-}
-
-impl Core {
-    pub(crate) fn find_object(&self, index_key: &[u8]) -> Result<Option<Found>, StoreError> {
-        let Some(value) = self.lookup(index_key)? else { return Ok(None) };
-        let value = Value::decode(&value)?;
-        let meta = ObjectMeta::decode(value.payload)?;
-        Ok(Some(Found { version: value.version, location: value.location, meta }))
-    }
-
-    /// The whole body of the record under `key`.
-    async fn inline_body(&self, log: &Log, key: &[u8], at: &Location) -> Result<Bytes, LogError> {
-        if at.body_len == 0 {
-            return Ok(Bytes::new());
-        }
-        if let Some(body) = self.cache.get(at, 0) {
-            return Ok(body);
-        }
-        let body = follow::read(log, at, 0..at.body_len, key).await?;
-        Ok(self.cache.put(at, 0, &body))
-    }
-
-    /// The piece of a chunk that contains `range`, and the range's offset in it.
-    fn piece_of(&self, at: &Location, range: &Range<u32>) -> (u32, Range<u32>, Range<usize>) {
-        let piece_bytes = self.options.read_piece_bytes.max(1);
-        let piece = range.start / piece_bytes;
-        let whole = piece * piece_bytes..at.body_len.min((piece + 1).saturating_mul(piece_bytes));
-        assert!(range.start <= range.end && range.end <= whole.end, "{range:?} is not within the piece {whole:?}");
-        let within = (range.start - whole.start) as usize..(range.end - whole.start) as usize;
-        (piece, whole, within)
-    }
-
-    /// Bytes within one piece of a chunk, if the cache has that piece.
-    fn cached(&self, at: &Location, range: &Range<u32>) -> Option<Bytes> {
-        let (piece, _, within) = self.piece_of(at, range);
-        Some(self.cache.get(at, piece)?.slice(within))
-    }
-
-    /// The same from the disk, of the record under `key`.
-    async fn read_piece(&self, log: &Log, key: &[u8], at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
-        let (piece, whole, within) = self.piece_of(at, &range);
-        // A small range is not worth reading the whole piece.
-        if range.len() * 2 < whole.len() {
-            return Ok(Bytes::copy_from_slice(&follow::read(log, at, range, key).await?));
-        }
-        Ok(self.cache.get_or_read(at, piece, follow::read(log, at, whole, key)).await?.slice(within))
-    }
 }
 
 impl Shard {
@@ -99,7 +45,7 @@ impl Shard {
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`].
     pub(crate) fn object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
         let id = self.find(bucket)?.id;
-        let found = self.core.find_object(&keys::object(id, key.as_bytes()))?.ok_or(StoreError::NoSuchKey)?;
+        let found = self.applied.find_object(&keys::object(id, key.as_bytes()))?.ok_or(StoreError::NoSuchKey)?;
         Ok(found.meta.into_info(key.to_owned(), found.version))
     }
 
@@ -114,57 +60,57 @@ impl Shard {
 
     /// The same for an index key: an object or a part.
     pub(crate) async fn reader_of(&self, index_key: &[u8], key: &str) -> Result<ObjectReader, StoreError> {
-        self.core.open_reader(self.log(), index_key, key).await
+        ObjectReader::open(&self.reads, index_key, key).await
     }
 }
 
-impl Core {
-    /// Begins to read the object under `index_key`.
-    pub(crate) async fn open_reader(
-        self: &Arc<Self>,
-        log: &Log,
-        index_key: &[u8],
-        key: &str,
-    ) -> Result<ObjectReader, StoreError> {
-        let mut follow = Follow::default();
-        loop {
-            let Found { version, location, meta } = self.find_object(index_key)?.ok_or(StoreError::NoSuchKey)?;
-            let (parts, source) = match self.unless_hanging(self.open_body(log, index_key, &location, &meta)).await? {
-                Ok(opened) => opened,
-                Err(StoreError::Log(LogError::Moved)) => {
-                    follow.moved(log, &location).await?;
-                    continue;
-                }
-                Err(e) => return Err(e),
-            };
-            let upload = meta.upload.map(|(id, _)| id);
-            let info = meta.into_info(key.to_owned(), version);
-            let index_key = Bytes::copy_from_slice(index_key);
-            return Ok(ObjectReader { core: self.clone(), log: log.clone(), index_key, info, upload, parts, source });
-        }
-    }
-
-    async fn open_body(
-        &self,
-        log: &Log,
+impl Source {
+    /// The body of the record under `key`, and the parts that it was uploaded in.
+    async fn open(
+        reads: &Reads,
         key: &[u8],
         at: &Location,
         meta: &ObjectMeta,
-    ) -> Result<(Vec<PartInfo>, Source), StoreError> {
+    ) -> Result<(Vec<PartInfo>, Self), StoreError> {
         let shares = match &meta.body {
-            Body::Inline => return Ok((Vec::new(), Source::Inline(self.inline_body(log, key, at).await?))),
+            Body::Inline => return Ok((Vec::new(), Self::Inline(reads.inline_body(key, at).await?))),
             Body::Chunks { shares, .. } | Body::ChunksAside { shares } => shares,
         };
         let mut pins = Vec::with_capacity(shares.len());
         for share in shares {
-            pins.push(log.pin(share.extent, share.epoch).ok_or(LogError::Moved)?);
+            pins.push(reads.log.pin(share.extent, share.epoch).ok_or(LogError::Moved)?);
         }
-        let manifest = manifest(log, key, at, meta).await?;
-        Ok((manifest.parts, Source::Chunks { chunks: manifest.chunks.into(), pins: pins.into() }))
+        let manifest = manifest(&reads.log, key, at, meta).await?;
+        Ok((manifest.parts, Self::Chunks { chunks: manifest.chunks.into(), pins: pins.into() }))
     }
 }
 
 impl ObjectReader {
+    /// Begins to read the object under `index_key`: later changes do not show.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchKey`], those of the log.
+    pub(crate) async fn open(reads: &Arc<Reads>, index_key: &[u8], key: &str) -> Result<Self, StoreError> {
+        let mut follow = Follow::default();
+        loop {
+            let Found { version, location, meta } =
+                reads.applied.find_object(index_key)?.ok_or(StoreError::NoSuchKey)?;
+            let (parts, source) =
+                match reads.hang.unless_hanging(Source::open(reads, index_key, &location, &meta)).await? {
+                    Ok(opened) => opened,
+                    Err(StoreError::Log(LogError::Moved)) => {
+                        follow.moved(&reads.log, &location).await?;
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                };
+            let upload = meta.upload.map(|(id, _)| id);
+            let info = meta.into_info(key.to_owned(), version);
+            let index_key = Bytes::copy_from_slice(index_key);
+            return Ok(Self { reads: reads.clone(), index_key, info, upload, parts, source });
+        }
+    }
+
     /// The object's description.
     pub fn info(&self) -> &ObjectInfo {
         &self.info
@@ -188,7 +134,7 @@ impl ObjectReader {
 
     /// The bytes of `range`, cut to the object's size. The stream ends after an error.
     pub fn stream(self, range: Range<u64>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> + 'static {
-        let Self { core, log, index_key, info, source, .. } = self;
+        let Self { reads, index_key, info, source, .. } = self;
         let range = range.start.min(info.size)..range.end.min(info.size);
         match source {
             Source::Inline(body) => {
@@ -199,8 +145,8 @@ impl ObjectReader {
                 stream::iter(part).left_stream()
             }
             Source::Chunks { chunks, pins } => {
-                let plan = plan(&chunks, range, core.options.read_piece_bytes.max(1));
-                let pieces = Pieces { core, log, index_key, pins, plan: plan.into_iter(), begun: VecDeque::new() };
+                let plan = plan(&chunks, range, reads.piece_bytes());
+                let pieces = Pieces { reads, index_key, pins, plan: plan.into_iter(), begun: VecDeque::new() };
                 stream::unfold(pieces, async |mut pieces| {
                     let bytes = pieces.next().await?;
                     Some((bytes, pieces))
@@ -230,8 +176,7 @@ enum Reading {
 /// own task, since the stream is not polled while the consumer is idle: a started read still
 /// returns the disk's memory.
 struct Pieces {
-    core: Arc<Core>,
-    log: Log,
+    reads: Arc<Reads>,
     index_key: Bytes,
     pins: Arc<[ExtentPin]>,
     plan: std::vec::IntoIter<(Location, Range<u32>)>,
@@ -258,10 +203,10 @@ impl Pieces {
     }
 
     fn read_ahead(&mut self) {
-        while self.begun.len() + 1 < self.core.options.read_ahead_pieces {
+        while self.begun.len() + 1 < self.reads.applied.options.read_ahead_pieces {
             let Some((at, range)) = self.plan.as_slice().first().cloned() else { return };
             let kib = (range.len() as u32).div_ceil(1024);
-            let Ok(room) = self.core.read_ahead.clone().try_acquire_many_owned(kib) else { return };
+            let Ok(room) = self.reads.ahead.clone().try_acquire_many_owned(kib) else { return };
             self.plan.next();
             let piece = self.begin(at, range, Some(room));
             self.begun.push_back(piece);
@@ -269,18 +214,18 @@ impl Pieces {
     }
 
     fn begin(&self, at: Location, range: Range<u32>, ahead: Option<OwnedSemaphorePermit>) -> Piece {
-        if let Some(bytes) = self.core.cached(&at, &range) {
+        if let Some(bytes) = self.reads.cached(&at, &range) {
             return Piece { reading: Reading::Here(bytes), _ahead: ahead };
         }
         let (mut read, coming) = oneshot::channel();
-        let (core, log, pins) = (self.core.clone(), self.log.clone(), self.pins.clone());
+        let (reads, pins) = (self.reads.clone(), self.pins.clone());
         let key = self.index_key.clone();
-        self.core.env.spawn("read", async move {
+        self.reads.applied.env.spawn("read", async move {
             let bytes = tokio::select! {
                 biased;
                 // The consumer was dropped.
                 () = read.closed() => return,
-                bytes = core.unless_hanging(core.read_piece(&log, &key, &at, range)) => bytes,
+                bytes = reads.hang.unless_hanging(reads.read_piece(&key, &at, range)) => bytes,
             };
             drop(pins);
             let _ = read.send(bytes.and_then(|bytes| bytes.map_err(StoreError::from)));

@@ -6,30 +6,29 @@ use parking_lot::Mutex;
 use steadfast_log::{Applied, Usage};
 
 use crate::index::LiveIndex;
+use crate::shard::applied::{AppliedState, Registry};
 use crate::shard::checkpoint::Checkpoint;
-use crate::shard::core::{Core, Registry};
 use crate::{StoreError, StoreOptions};
 
 /// The state that records of the log make, from the first one on.
 pub(crate) struct Rebuild {
-    core: Arc<Core>,
+    applied: Arc<AppliedState>,
     usage: Arc<Mutex<Usage>>,
 }
 
 impl Rebuild {
     /// Begins with an empty `index`, for the disk of `live`.
-    pub(crate) fn new(live: &Core, index: LiveIndex, options: StoreOptions) -> Self {
-        let core = Core::new(
+    pub(crate) fn new(live: &AppliedState, index: LiveIndex, options: StoreOptions) -> Self {
+        let applied = AppliedState::new(
             live.env.clone(),
             index,
             live.pool,
             &Checkpoint::default(),
             Registry::default(),
             None,
-            live.read_ahead.clone(),
             options,
         );
-        Self { core: Arc::new(core), usage: Arc::default() }
+        Self { applied: Arc::new(applied), usage: Arc::default() }
     }
 
     /// Applies the next records.
@@ -37,8 +36,8 @@ impl Rebuild {
     /// # Errors
     /// [`StoreError::Index`] when the index fails.
     pub(crate) async fn apply(&self, records: Vec<Applied>) -> Result<(), StoreError> {
-        let (core, usage) = (self.core.clone(), self.usage.clone());
-        let all = self.core.env.blocking(move || core.apply(&records, &mut usage.lock()) == records.len()).await;
+        let (applied, usage) = (self.applied.clone(), self.usage.clone());
+        let all = self.applied.env.blocking(move || applied.apply(&records, &mut usage.lock()) == records.len()).await;
         if all.ok_or_else(panicked)? { Ok(()) } else { Err(self.unreadable()) }
     }
 
@@ -46,18 +45,18 @@ impl Rebuild {
     ///
     /// # Errors
     /// [`StoreError::Index`] when the index fails.
-    pub(crate) async fn finish(self) -> Result<(Arc<Core>, Usage), StoreError> {
-        let (ended, usage) = (self.core.clone(), self.usage.clone());
-        self.core.env.blocking(move || ended.finish_replay(&mut usage.lock())).await.ok_or_else(panicked)??;
-        if !self.core.index.is_well() {
+    pub(crate) async fn finish(self) -> Result<(Arc<AppliedState>, Usage), StoreError> {
+        let (ended, usage) = (self.applied.clone(), self.usage.clone());
+        self.applied.env.blocking(move || ended.finish_replay(&mut usage.lock())).await.ok_or_else(panicked)??;
+        if !self.applied.index.is_well() {
             return Err(self.unreadable());
         }
         let usage = std::mem::take(&mut *self.usage.lock());
-        Ok((self.core, usage))
+        Ok((self.applied, usage))
     }
 
     fn unreadable(&self) -> StoreError {
-        let failure = self.core.index.failure();
+        let failure = self.applied.index.failure();
         StoreError::Index(failure.map_or_else(|| "it is damaged".to_owned(), |failure| failure.why))
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::StoreError;
 use crate::record::keys::{self, OBJECT_KEY_AT};
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
 use crate::shard::dirty::Entity;
 
 /// Maximum number of entities in a page.
@@ -38,7 +38,7 @@ pub(crate) fn entity_of(index_key: &Bytes) -> Option<Entity> {
     }
 }
 
-impl Core {
+impl AppliedState {
     /// The next objects, uploads (without their parts) and channels of slots that are `wanted`, and
     /// the start of the next page. May read from disk: call it off the threads that serve requests.
     ///

@@ -2,13 +2,12 @@
 //! that the log keeps.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_flow::Env;
-use steadfast_log::{Hold, HoldPin, Log, LogError, Lsn, Priority, Record};
+use steadfast_log::{Hold, HoldPin, LogError, Lsn, Priority, Record};
 use tokio::sync::oneshot;
 
 use crate::index::{Index, LiveIndex, LsmIndex};
@@ -16,7 +15,9 @@ use crate::record::keys::{self, Id};
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::{Head, Value};
 use crate::shard::Shard;
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
+use crate::shard::hang::HangWatch;
+use crate::shard::reads::Reads;
 use crate::shard::rebuild::Rebuild;
 use crate::shard::writer::check_head;
 use crate::{IndexKind, StoreError, StoreOptions};
@@ -28,7 +29,7 @@ const INDEX_CACHE_BYTES: u64 = 8 << 20;
 impl Shard {
     /// The snapshots that have a part on this disk.
     pub(crate) fn snapshots(&self) -> Vec<(Id, SnapshotMeta)> {
-        self.core.snapshots.read().iter().map(|(id, meta)| (*id, meta.clone())).collect()
+        self.applied.snapshots.read().iter().map(|(id, meta)| (*id, meta.clone())).collect()
     }
 
     /// The record of a snapshot with this hold.
@@ -37,8 +38,8 @@ impl Shard {
             name: name.to_owned(),
             created_ms,
             disks,
-            objects: self.core.objects.load(Ordering::Relaxed),
-            bytes: self.core.bytes.load(Ordering::Relaxed),
+            objects: self.applied.counts.objects(),
+            bytes: self.applied.counts.bytes(),
             lsn: hold.lsn,
             epoch: hold.epoch,
             except: hold.except.clone(),
@@ -73,26 +74,26 @@ impl Shard {
         bytes_s: u64,
         progress: &(dyn Fn(Lsn, Lsn) + Send + Sync),
     ) -> Result<Frozen, StoreError> {
-        let core = &self.core;
-        let meta = core.snapshots.read().get(&id).cloned().ok_or(StoreError::NoSuchSnapshot)?;
+        let applied = &self.applied;
+        let meta = applied.snapshots.read().get(&id).cloned().ok_or(StoreError::NoSuchSnapshot)?;
         let hold = meta.hold(id);
         // Kept while it is read, even if the snapshot is deleted meanwhile.
-        let pin = self.log().pin_hold(&hold, core.random_id());
-        if !core.snapshots.read().contains_key(&id) {
+        let pin = self.log().pin_hold(&hold, applied.random_id());
+        if !applied.snapshots.read().contains_key(&id) {
             return Err(StoreError::NoSuchSnapshot);
         }
         let options = StoreOptions {
             cache_bytes: 0,
-            index_cache_bytes: INDEX_CACHE_BYTES.min(core.options.index_cache_bytes),
-            memtable_bytes_max: MEMTABLE_BYTES_MAX.min(core.options.memtable_bytes_max),
-            ..core.options.clone()
+            index_cache_bytes: INDEX_CACHE_BYTES.min(applied.options.index_cache_bytes),
+            memtable_bytes_max: MEMTABLE_BYTES_MAX.min(applied.options.memtable_bytes_max),
+            ..applied.options.clone()
         };
         let (opened, index) = oneshot::channel();
         let kept_in = index_kind.clone();
-        let (env, kind, settings) = (core.env.clone(), index_kind, options.clone());
+        let (env, kind, settings) = (applied.env.clone(), index_kind, options.clone());
         // Runs to its end even when the caller is cancelled: its files must not appear after their
         // removal.
-        core.env.spawn("snapshot-index-open", async move {
+        applied.env.spawn("snapshot-index-open", async move {
             let index = super::index_open::open_index(&kind, &env, &settings, [0; 16]).await;
             let dir = match kind {
                 IndexKind::Lsm(path) => {
@@ -104,7 +105,7 @@ impl Shard {
             let _ = opened.send(index.map(|(index, _)| (index, dir)));
         });
         let (index, scratch) = index.await.map_err(|_| StoreError::Index("the server is stopping".into()))??;
-        let rebuild = Rebuild::new(core, LiveIndex::new(index, kept_in), options);
+        let rebuild = Rebuild::new(applied, LiveIndex::new(index, kept_in), options);
         let mut records = self.log().held_records(&hold, bytes_s);
         loop {
             let batch = records.next().await?;
@@ -113,15 +114,17 @@ impl Shard {
             progress(last, hold.lsn);
         }
         let (frozen, _) = rebuild.finish().await?;
-        if frozen.distrusted.load(Ordering::Acquire) {
+        if frozen.losses.is_distrusted() {
             return Err(StoreError::Index("a record of the snapshot has an unknown format".into()));
         }
+        let hang = Arc::new(HangWatch::new(applied.env.clone(), applied.options.write_wait));
+        let reads = Reads::new(frozen.clone(), self.log().clone(), hang, self.reads.ahead.clone());
         Ok(Frozen {
-            core: frozen,
-            live: core.clone(),
+            applied: frozen,
+            reads: Arc::new(reads),
+            live: applied.clone(),
             lsn: hold.lsn,
             faults: records.faults().to_vec(),
-            log: self.log().clone(),
             _scratch: scratch,
             _pin: pin,
         })
@@ -130,14 +133,14 @@ impl Shard {
 
 /// A disk's content at one moment, for reading.
 pub(crate) struct Frozen {
-    pub(crate) core: Arc<Core>,
+    pub(crate) applied: Arc<AppliedState>,
+    pub(crate) reads: Arc<Reads>,
     /// The current state of the shard.
-    live: Arc<Core>,
+    live: Arc<AppliedState>,
     /// The last record in it.
     lsn: Lsn,
     /// Faults of the log while it was read: records may be missing.
     pub(crate) faults: Vec<LogError>,
-    pub(crate) log: Log,
     _scratch: Option<Scratch>,
     _pin: HoldPin,
 }
@@ -157,7 +160,7 @@ impl Frozen {
             if version > self.lsn {
                 continue;
             }
-            let kept = self.core.index.get(&key)?;
+            let kept = self.applied.index.get(&key)?;
             let kept = kept.map(|value| Value::decode(&value).map(|value| value.version)).transpose()?;
             if kept.is_none_or(|kept| kept < version) {
                 missing.push(key);
@@ -168,7 +171,7 @@ impl Frozen {
 
     /// Names of current buckets that were created before `before_ms` and are not in the snapshot.
     pub(crate) fn missing_buckets(&self, before_ms: u64) -> Vec<String> {
-        let kept = self.core.registry.read();
+        let kept = self.applied.registry.read();
         let live = self.live.registry.read();
         let missing =
             live.by_id.iter().filter(|(id, bucket)| bucket.created_ms < before_ms && !kept.by_id.contains_key(id));

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use steadfast_log::{Batch, Durability, Log, Lsn, Reservation, Ticket};
+use steadfast_log::{Batch, Durability, Lsn, Reservation, Ticket};
 
-use super::core::Core;
+use super::applied::AppliedState;
 use crate::record::Value;
 use crate::record::object::First;
 use crate::shard::events::Draft;
 use crate::shard::pending::{Bin, Entry, Fate, bin_of};
+use crate::shard::writes::Writes;
 use crate::{Condition, FillCondition, StoreError};
 
 /// How often a refusal that rests on a pending record waits for it and is decided again.
@@ -46,17 +47,19 @@ pub(crate) enum Refusal {
     Error(StoreError),
 }
 
-impl Core {
-    fn holds(&self, bin: &Bin, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
-        match touch.expect {
+impl Touch<'_> {
+    /// Whether its precondition holds: otherwise the LSN of the pending record that this rests on,
+    /// if any. `bin` is the bin of its key.
+    fn holds(&self, applied: &AppliedState, bin: &Bin) -> Result<Result<(), Option<Lsn>>, StoreError> {
+        match self.expect {
             Expect::Nothing => return Ok(Ok(())),
             Expect::Attached(attached) => return Ok(if attached.load(Ordering::Acquire) { Ok(()) } else { Err(None) }),
             _ => {}
         }
         // The log refused a record whose LSN has passed (it was full): the index is right.
-        let entry = bin.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
+        let entry = bin.get(&self.key).filter(|entry| entry.lsn > applied.progress.borrow().lsn);
         if let Some(entry) = entry {
-            let holds = match (touch.expect, &entry.fate) {
+            let holds = match (self.expect, &entry.fate) {
                 (Expect::Nothing, _) | (Expect::Absent, Fate::Absent) | (Expect::Present, Fate::Present(_)) => true,
                 (Expect::Etag(want), Fate::Present(etag)) => want == etag,
                 (Expect::Version(want), Fate::Present(_)) => want == entry.lsn,
@@ -64,8 +67,8 @@ impl Core {
             };
             return Ok(if holds { Ok(()) } else { Err(Some(entry.lsn)) });
         }
-        let value = self.lookup(&touch.key)?;
-        let holds = match (touch.expect, &value) {
+        let value = applied.lookup(&self.key)?;
+        let holds = match (self.expect, &value) {
             (Expect::Nothing, _) | (Expect::Absent, None) | (Expect::Present | Expect::Settled, Some(_)) => true,
             (Expect::Etag(want), Some(value)) => First::decode(Value::decode(value)?.payload)?.etag == want,
             (Expect::Version(want), Some(value)) => Value::decode(value)?.version == want,
@@ -73,37 +76,69 @@ impl Core {
         };
         Ok(if holds { Ok(()) } else { Err(None) })
     }
+}
+
+/// A batch to submit, with the preconditions of its keys.
+pub(crate) struct Submission<'a> {
+    touches: &'a [Touch<'a>],
+    events: &'a [Draft],
+    room: Option<Reservation>,
+    batch: Batch,
+    durability: Durability,
+}
+
+impl<'a> Submission<'a> {
+    /// A batch that takes `room`.
+    pub(crate) fn new(touches: &'a [Touch<'a>], room: Reservation, batch: Batch, durability: Durability) -> Self {
+        Self { touches, events: &[], room: Some(room), batch, durability }
+    }
+
+    /// With the events of its changes, which the reservation includes.
+    pub(crate) fn with_events(self, events: &'a [Draft]) -> Self {
+        Self { events, ..self }
+    }
+
+    /// Decides and submits. A refusal that rests on a pending record is final only when that record
+    /// is applied.
+    pub(crate) async fn submit(mut self, writes: &Writes) -> Result<Ticket, Refusal> {
+        let mut waits = 0;
+        loop {
+            match self.attempt(writes) {
+                // Decided by a record that was pending and is now applied: final under a steady
+                // stream of changes.
+                Err(Refusal::Unmet(i, Some(_))) if waits == WAITS_MAX => return Err(Refusal::Unmet(i, None)),
+                Err(Refusal::Unmet(_, Some(lsn))) => {
+                    writes.applied.wait_applied(lsn).await.map_err(Refusal::Error)?;
+                }
+                other => return other,
+            }
+            waits += 1;
+        }
+    }
 
     /// Decides and submits in one step, so that no other writer of these keys intervenes.
-    fn try_submit(
-        &self,
-        log: &Log,
-        touches: &[Touch<'_>],
-        drafts: &[Draft],
-        reservation: &mut Option<Reservation>,
-        batch: &mut Batch,
-        durability: Durability,
-    ) -> Result<Ticket, Refusal> {
+    fn attempt(&mut self, writes: &Writes) -> Result<Ticket, Refusal> {
+        let (applied, touches) = (&*writes.applied, self.touches);
         // Locked in ascending order, each once: two batches never wait for each other.
         let mut numbers: Vec<usize> = touches.iter().map(|t| bin_of(&t.key)).collect();
         let of_touch = numbers.clone();
         numbers.sort_unstable();
         numbers.dedup();
-        let mut bins: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
+        let mut bins: Vec<_> = numbers.iter().map(|&n| applied.pending.lock(n)).collect();
         let at = |n: usize| numbers.binary_search(&n).expect("the bin of each key is locked");
         for (i, touch) in touches.iter().enumerate() {
-            match self.holds(&bins[at(of_touch[i])], touch) {
+            match touch.holds(applied, &bins[at(of_touch[i])]) {
                 Ok(Ok(())) => {}
                 Ok(Err(rests_on)) => return Err(Refusal::Unmet(i, rests_on)),
                 Err(e) => return Err(Refusal::Error(e)),
             }
         }
-        let mut events = Vec::with_capacity(drafts.len());
-        for draft in drafts {
+        let mut events = Vec::with_capacity(self.events.len());
+        for draft in self.events {
             let there = match draft.depends_on() {
                 Some(i) => {
                     let touch = Touch { key: touches[i].key.clone(), expect: Expect::Present, fate: None };
-                    self.holds(&bins[at(of_touch[i])], &touch).map_err(Refusal::Error)?.is_ok()
+                    touch.holds(applied, &bins[at(of_touch[i])]).map_err(Refusal::Error)?.is_ok()
                 }
                 None => true,
             };
@@ -111,17 +146,16 @@ impl Core {
                 events.push(draft);
             }
         }
-        let placed = self.place(&events, durability);
-        batch.extend(placed.records());
-        let count = batch.len() as u64;
-        let Some(room) = reservation.take() else {
+        let placed = applied.place(&events, self.durability);
+        self.batch.extend(placed.records());
+        let count = self.batch.len() as u64;
+        let Some(room) = self.room.take() else {
             return Err(Refusal::Error(StoreError::Index("no reservation".into())));
         };
-        let submitted = log.submit(room, std::mem::take(batch), placed.durability);
+        let submitted = writes.append(room, std::mem::take(&mut self.batch), placed.durability);
         let ticket = submitted.map_err(|e| Refusal::Error(e.into()))?;
-        placed.submitted(durability == Durability::Async);
+        placed.submitted(self.durability == Durability::Async);
         let first = ticket.first_lsn();
-        self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
         for (i, touch) in touches.iter().enumerate() {
             if let Some((fate, record)) = &touch.fate {
                 assert!(*record < count, "record {record} of a batch of {count}");
@@ -131,42 +165,6 @@ impl Core {
             }
         }
         Ok(ticket)
-    }
-
-    /// Decides and submits. A refusal that rests on a pending record is final only when that record
-    /// is applied.
-    pub(crate) async fn submit(
-        &self,
-        log: &Log,
-        touches: &[Touch<'_>],
-        reservation: &mut Option<Reservation>,
-        batch: Batch,
-        durability: Durability,
-    ) -> Result<Ticket, Refusal> {
-        self.submit_with_events(log, touches, &[], reservation, batch, durability).await
-    }
-
-    /// [`Core::submit`] with the events of the changes; the reservation includes them.
-    pub(crate) async fn submit_with_events(
-        &self,
-        log: &Log,
-        touches: &[Touch<'_>],
-        drafts: &[Draft],
-        reservation: &mut Option<Reservation>,
-        mut batch: Batch,
-        durability: Durability,
-    ) -> Result<Ticket, Refusal> {
-        let mut waits = 0;
-        loop {
-            match self.try_submit(log, touches, drafts, reservation, &mut batch, durability) {
-                // Decided by a record that was pending and is now applied: final under a steady
-                // stream of changes.
-                Err(Refusal::Unmet(i, Some(_))) if waits == WAITS_MAX => return Err(Refusal::Unmet(i, None)),
-                Err(Refusal::Unmet(_, Some(lsn))) => self.wait_applied(lsn).await.map_err(Refusal::Error)?,
-                other => return other,
-            }
-            waits += 1;
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use steadfast_log::{Durability, Log, Priority, Record};
+use steadfast_log::{Durability, Priority, Record};
 
 use crate::layout::Owned;
 use crate::merge::{Listed, Source};
@@ -11,13 +11,14 @@ use crate::record::object::{First, ObjectMeta, id_from_text, id_to_text};
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, Value};
 use crate::shard::Shard;
+use crate::shard::applied::AppliedState;
 use crate::shard::apply::live::manifest;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::Core;
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Touch, expect};
+use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect};
 use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head};
+use crate::shard::writes::Writes;
 use crate::{Attributes, Condition, ObjectReader, PartInfo, StoreError, UploadInfo};
 
 fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
@@ -98,27 +99,27 @@ impl Shard {
         condition: Condition,
         owner: UploadOwner,
     ) -> Result<UploadInfo, StoreError> {
-        let core = &self.core;
+        let applied = &self.applied;
         let bucket = self.find(bucket)?;
-        let upload = core.random_id();
-        let created_ms = core.env.wall_ms();
+        let upload = applied.random_id();
+        let created_ms = applied.env.wall_ms();
         let meta = UploadMeta { created_ms, attributes, condition, owner };
         let payload = meta.encode();
         let head = Head::UploadCreate { bucket: bucket.id, upload, key: key.as_bytes(), payload: &payload }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Write).await?);
+        let room = self.writes.reserve(batch_bytes(&batch), Priority::Write).await?;
         let gate = bucket.enter().await?;
         let object =
             Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect: expect(&meta.condition), fate: None };
-        let ticket = match core.submit(self.log(), &[object], &mut room, batch, durability_of(owner)).await {
+        let ticket = match Submission::new(&[object], room, batch, durability_of(owner)).submit(&self.writes).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
         };
         bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
         drop(gate);
-        core.committed(ticket).await?;
+        self.writes.committed(ticket).await?;
         let UploadMeta { attributes, condition, .. } = meta;
         Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes, condition })
     }
@@ -135,7 +136,7 @@ impl Shard {
         owner: UploadOwner,
     ) -> Result<UploadInfo, StoreError> {
         let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        let value = self.core.find_upload(self.find(bucket)?.id, key.as_bytes(), &id, owner)?;
+        let value = self.applied.find_upload(self.find(bucket)?.id, key.as_bytes(), &id, owner)?;
         upload_info(key, &id, Value::decode(&value)?.payload)
     }
 
@@ -154,7 +155,7 @@ impl Shard {
     ) -> Result<ShardWriter, StoreError> {
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        self.core.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
+        self.applied.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
         self.begin(bucket, key, WriteTarget::Part { upload, number }, size).await
     }
 
@@ -177,7 +178,7 @@ impl Shard {
         let prefix = keys::parts(&id);
         let from = [&keys::part(&id, after)[..], &[0]].concat();
         let mut parts = Vec::new();
-        for pair in self.core.index.range(&from, keys::past(&prefix).as_deref()) {
+        for pair in self.applied.index.range(&from, keys::past(&prefix).as_deref()) {
             let (index_key, value) = pair?;
             if parts.len() == limit {
                 return Ok((parts, true));
@@ -215,7 +216,7 @@ impl Shard {
             };
             from = from.max(after);
         }
-        let scan = Scan::new(&self.core, &from, keys::past(&first), owned);
+        let scan = Scan::new(&self.applied, &from, keys::past(&first), owned);
         UploadItems { scan, roll, bucket, owner, skip: None, ended }
     }
 
@@ -245,11 +246,11 @@ impl Shard {
         upload_id: &str,
         owner: UploadOwner,
     ) -> Result<(), StoreError> {
-        let core = &self.core;
+        let applied = &self.applied;
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        core.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
-        core.abort(self.log(), &bucket, key.as_bytes(), upload, durability_of(owner)).await
+        applied.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
+        abort(&self.writes, &bucket, key.as_bytes(), upload, durability_of(owner)).await
     }
 
     /// The chunks of the part under `key`.
@@ -271,79 +272,63 @@ fn durability_of(owner: UploadOwner) -> Durability {
     }
 }
 
-impl Core {
-    /// The record of an upload, if `owner` began it.
-    pub(crate) fn find_upload(
-        &self,
-        bucket: BucketId,
-        key: &[u8],
-        upload: &Id,
-        owner: UploadOwner,
-    ) -> Result<bytes::Bytes, StoreError> {
-        let value = self.lookup(&keys::upload(bucket, key, upload))?.ok_or(StoreError::NoSuchUpload)?;
-        let begun_by = UploadMeta::decode(Value::decode(&value)?.payload)?.owner;
-        if begun_by == owner { Ok(value) } else { Err(StoreError::NoSuchUpload) }
-    }
+async fn abort(
+    writes: &Writes,
+    bucket: &Bucket,
+    key: &[u8],
+    upload: Id,
+    durability: Durability,
+) -> Result<(), StoreError> {
+    let head = Head::UploadEnd { bucket: bucket.id, upload, key }.encode();
+    let batch = vec![Record { head: head.into(), ..Record::default() }];
+    let room = writes.reserve(batch_bytes(&batch), Priority::Delete).await?;
+    let touch = Touch {
+        key: keys::upload(bucket.id, key, &upload).into(),
+        expect: Expect::Present,
+        fate: Some((Fate::Absent, 0)),
+    };
+    let gate = bucket.enter().await?;
+    let ticket = match Submission::new(&[touch], room, batch, durability).submit(writes).await {
+        Ok(ticket) => ticket,
+        Err(Refusal::Error(e)) => return Err(e),
+        Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
+    };
+    bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+    drop(gate);
+    writes.committed(ticket).await.map(drop)
+}
 
-    async fn abort(
-        &self,
-        log: &Log,
-        bucket: &Bucket,
-        key: &[u8],
-        upload: Id,
-        durability: Durability,
-    ) -> Result<(), StoreError> {
-        let head = Head::UploadEnd { bucket: bucket.id, upload, key }.encode();
-        let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let mut room = Some(self.reserve(log, batch_bytes(&batch), Priority::Delete).await?);
-        let touch = Touch {
-            key: keys::upload(bucket.id, key, &upload).into(),
-            expect: Expect::Present,
-            fate: Some((Fate::Absent, 0)),
-        };
-        let gate = bucket.enter().await?;
-        let ticket = match self.submit(log, &[touch], &mut room, batch, durability).await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
-        };
-        bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
-        drop(gate);
-        self.committed(ticket).await.map(drop)
-    }
+/// The time before which uploads are older than `age`, in milliseconds since the Unix epoch.
+pub(crate) fn upload_expiry_ms(applied: &AppliedState, age: std::time::Duration) -> u64 {
+    applied.clock.now_ms().saturating_sub(age.as_millis() as u64)
+}
 
-    /// The time before which uploads are older than `age`, in milliseconds since the Unix epoch.
-    pub(crate) fn upload_expiry_ms(&self, age: std::time::Duration) -> u64 {
-        self.clock.now_ms().saturating_sub(age.as_millis() as u64)
-    }
-
-    /// Aborts the uploads of clients that began before `before_ms`. Returns their number.
-    pub(crate) async fn expire_uploads(&self, log: &Log, before_ms: u64) -> Result<u64, StoreError> {
-        let mut count = 0;
-        let buckets: Vec<_> = self.registry.read().by_id.values().cloned().collect();
-        for bucket in buckets {
-            let first = keys::uploads(bucket.id, b"");
-            let mut old = Vec::new();
-            for pair in self.index.range(&first, keys::past(&first).as_deref()) {
-                let (key, value) = pair?;
-                let payload = Value::decode(&value)?.payload;
-                if First::decode(payload)?.modified_ms < before_ms
-                    && UploadMeta::decode(payload)?.owner == UploadOwner::Client
-                {
-                    old.extend(keys::parse_upload(&key));
-                }
-            }
-            for (key, upload) in old {
-                match self.abort(log, &bucket, &key, upload, Durability::Sync).await {
-                    Ok(()) => count += 1,
-                    // It ended meanwhile.
-                    Err(StoreError::NoSuchUpload | StoreError::NoSuchBucket) => {}
-                    Err(e) => return Err(e),
-                }
+/// Aborts the uploads of clients that began before `before_ms`. Returns their number.
+pub(crate) async fn expire_uploads(writes: &Writes, before_ms: u64) -> Result<u64, StoreError> {
+    let mut count = 0;
+    let buckets: Vec<_> = writes.applied.registry.read().by_id.values().cloned().collect();
+    for bucket in buckets {
+        let first = keys::uploads(bucket.id, b"");
+        let mut old = Vec::new();
+        for pair in writes.applied.index.range(&first, keys::past(&first).as_deref()) {
+            let (key, value) = pair?;
+            let payload = Value::decode(&value)?.payload;
+            if First::decode(payload)?.modified_ms < before_ms
+                && UploadMeta::decode(payload)?.owner == UploadOwner::Client
+            {
+                old.extend(keys::parse_upload(&key));
             }
         }
-        Ok(count)
+        for (key, upload) in old {
+            match abort(writes, &bucket, &key, upload, Durability::Sync).await {
+                Ok(()) => count += 1,
+                // It ended meanwhile.
+                Err(StoreError::NoSuchUpload | StoreError::NoSuchBucket) => {}
+                Err(e) => return Err(e),
+            }
+        }
     }
+    Ok(count)
 }
 
 /// A part as front ends see it.
@@ -359,6 +344,7 @@ mod tests {
     use steadfast_flow::Env;
     use steadfast_log::{FormatOptions, Log};
 
+    use super::expire_uploads;
     use crate::{Attributes, BucketSettings, IndexKind, Store, StoreOptions};
 
     #[tokio::test]
@@ -372,10 +358,10 @@ mod tests {
         let shard = store.lead().expect("open");
         let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
         let began = store.upload("b", "k", &id).expect("there").created_ms;
-        assert_eq!(shard.core.expire_uploads(shard.log(), began).await.expect("runs"), 0);
+        assert_eq!(expire_uploads(&shard.writes, began).await.expect("runs"), 0);
         let fill = store.create_fill("b", "k", Attributes::default()).await.expect("fill").upload_id;
         let after = store.fill("b", "k", &fill).expect("there").created_ms + 1;
-        assert_eq!(shard.core.expire_uploads(shard.log(), after).await.expect("runs"), 1);
+        assert_eq!(expire_uploads(&shard.writes, after).await.expect("runs"), 1);
         assert!(store.fill("b", "k", &fill).is_ok(), "the server ends its own");
         assert!(store.upload("b", "k", &id).is_err());
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use steadfast_log::{Durability, Location, Log, LogError, Priority, Record, Reservation};
+use steadfast_log::{Durability, Location, LogError, Priority, Record, Reservation};
 
 use crate::layout::slot_of;
 use crate::record::Head;
@@ -14,14 +14,15 @@ use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta, id_from_text};
 use crate::shard::Shard;
+use crate::shard::applied::AppliedState;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::chunking::Chunking;
-use crate::shard::core::Core;
+use crate::shard::complete::check_place;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Touch, expect, fill_expects, object_touches};
+use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect, fill_expects, object_touches};
 use crate::{Attributes, Condition, EventKind, FillCondition, PartInfo, StoreError, StoredObject, Written};
 
 /// Bytes of a head included in a reservation; a larger head is reserved when its size is known.
@@ -59,8 +60,7 @@ pub(crate) enum WriteTarget {
 /// Takes the bytes of an object or a part and commits it. Dropping it gives up: its chunks become
 /// garbage.
 pub(crate) struct ShardWriter {
-    core: Arc<Core>,
-    log: Log,
+    shard: Shard,
     bucket: Arc<Bucket>,
     key: String,
     target: WriteTarget,
@@ -96,16 +96,15 @@ impl Shard {
         target: WriteTarget,
         size_hint: Option<u64>,
     ) -> Result<ShardWriter, StoreError> {
-        let core = self.core.clone();
+        let applied = &self.applied;
         // In a small pool a batch is small.
         let batch_max = self.log().limits().batch_bytes_max;
-        let event = core.event_bytes_max(&bucket, key.len());
-        let inline_max =
-            (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096 + event));
+        let event = applied.event_bytes_max(&bucket, key.len());
+        let inline_max = (applied.options.inline_max_bytes as u64)
+            .min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096 + event));
         let chunked = matches!(target, WriteTarget::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
         let mut writer = ShardWriter {
-            core,
-            log: self.log().clone(),
+            shard: self.clone(),
             bucket,
             key: key.to_owned(),
             target,
@@ -123,8 +122,8 @@ impl Shard {
             writer.start_chunking();
         } else {
             let bytes = size_hint.unwrap_or(inline_max) + HEAD_ROOM + event;
-            writer.room = Some((writer.core.reserve(&writer.log, bytes, Priority::Write).await?, bytes));
-            writer.room_since = writer.core.env.now();
+            writer.room = Some((self.writes.reserve(bytes, Priority::Write).await?, bytes));
+            writer.room_since = self.applied.env.now();
         }
         Ok(writer)
     }
@@ -138,18 +137,18 @@ impl ShardWriter {
 
     /// Whether its bucket has notifications or is mirrored.
     pub(crate) fn has_listeners(&self) -> bool {
-        self.core.has_listeners(&self.bucket)
+        self.shard.applied.has_listeners(&self.bucket)
     }
 
     /// Whether it writes to this shard.
     pub(crate) fn is_of(&self, shard: &Shard) -> bool {
-        Arc::ptr_eq(&self.core, &shard.core)
+        Arc::ptr_eq(&self.shard.applied, &shard.applied)
     }
 
     /// Waits until all taken bytes are on the disk or in the record.
     pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
         match &mut self.chunking {
-            Some(chunking) => chunking.settle(&self.log).await,
+            Some(chunking) => chunking.settle().await,
             None => Ok(()),
         }
     }
@@ -157,7 +156,8 @@ impl ShardWriter {
     /// Moves to another shard: the written bytes are read back, verified, and written there. Not
     /// usable after an error.
     pub(crate) async fn move_to(&mut self, shard: &Shard) -> Result<(), StoreError> {
-        let bucket = shard.core.registry.read().by_id.get(&self.bucket.id).cloned().ok_or(StoreError::NoSuchBucket)?;
+        let bucket =
+            shard.applied.registry.read().by_id.get(&self.bucket.id).cloned().ok_or(StoreError::NoSuchBucket)?;
         let mut to = shard.begin(bucket, &self.key, self.target, self.size_hint).await?;
         to.event_kind = self.event_kind;
         self.settle().await?;
@@ -169,7 +169,7 @@ impl ShardWriter {
             *self = to;
             return Ok(());
         };
-        let piece_bytes = self.core.options.read_piece_bytes.max(1);
+        let piece_bytes = self.shard.applied.options.read_piece_bytes.max(1);
         for chunk in &chunking.done {
             let mut from = 0;
             let mut follow = Follow::default();
@@ -177,13 +177,13 @@ impl ShardWriter {
                 // Compaction may move it meanwhile; the writer's moves are keyed by the location
                 // where it wrote the chunk.
                 let mut at = [*chunk];
-                self.core.owners.follow(&chunking.id, &mut at);
+                self.shard.applied.owners.follow(&chunking.id, &mut at);
                 let until = chunk.body_len.min(from.saturating_add(piece_bytes));
-                match self.log.read(at[0], from..until).await {
+                match self.shard.log().read(at[0], from..until).await {
                     // A copy: the memory of this disk must not wait for the other one.
                     Ok(piece) => to.write(Bytes::copy_from_slice(&piece)).await?,
                     Err(LogError::Moved) => {
-                        follow.moved(&self.log, &at[0]).await?;
+                        follow.moved(self.shard.log(), &at[0]).await?;
                         continue;
                     }
                     Err(e) => return Err(e.into()),
@@ -203,10 +203,10 @@ impl ShardWriter {
         let Some(since) = chunked.or_else(|| self.room.is_some().then_some(self.room_since)) else {
             return std::future::pending().await;
         };
-        self.core.until_wanted(since).await;
+        self.shard.writes.wanted.until_wanted(since).await;
         self.room = None;
         if let Some(chunking) = &mut self.chunking {
-            chunking.give_up(&self.log);
+            chunking.give_up();
         }
     }
 
@@ -263,18 +263,18 @@ impl ShardWriter {
     }
 
     fn start_chunking(&mut self) {
-        let id = self.core.random_id();
+        let id = self.shard.applied.random_id();
         let (bucket, key) = (self.bucket.id, self.key.as_bytes());
         let head = match self.target {
             WriteTarget::Object => Head::Chunk { bucket, writer: id, key },
             WriteTarget::Part { upload, number } => Head::PartChunk { bucket, writer: id, upload, number, key },
         };
-        self.chunking = Some(Chunking::begin(self.core.clone(), id, head.encode().into()));
+        self.chunking = Some(Chunking::begin(self.shard.writes.clone(), id, head.encode().into()));
     }
 
     async fn fill(&mut self, data: &[u8]) -> Result<(), StoreError> {
         match &mut self.chunking {
-            Some(chunking) => chunking.write(&self.log, data, self.size, self.size_hint).await,
+            Some(chunking) => chunking.write(data, self.size, self.size_hint).await,
             None => Ok(()),
         }
     }
@@ -294,7 +294,8 @@ impl ShardWriter {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        let stored = StoredObject { modified_ms: self.core.env.wall_ms(), attributes, ..StoredObject::default() };
+        let stored =
+            StoredObject { modified_ms: self.shard.applied.env.wall_ms(), attributes, ..StoredObject::default() };
         self.commit_as(stored, &[expect(&condition)], durability).await
     }
 
@@ -342,7 +343,7 @@ impl ShardWriter {
         expects: &[Expect<'_>],
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        let core = self.core.clone();
+        let (applied, writes) = (self.shard.applied.clone(), self.shard.writes.clone());
         let durability = self.bucket.durability(durability);
         self.settle().await?;
         self.gather();
@@ -356,7 +357,7 @@ impl ShardWriter {
             size: self.size,
             modified_ms: stored.modified_ms,
             revision: 0,
-            upload: upload_of(&stored, &core),
+            upload: upload_of(&stored, &applied),
             body: Body::Inline,
             attributes: stored.attributes,
         };
@@ -365,22 +366,22 @@ impl ShardWriter {
         check_head(&head)?;
         let body_len: usize = body.iter().map(Bytes::len).sum();
         if let WriteTarget::Part { upload, number } = &self.target {
-            core.has_place(&self.log, upload, *number, (head.len() + body_len) as u64)?;
+            check_place(&applied, self.shard.log(), upload, *number, (head.len() + body_len) as u64)?;
         }
         let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
         let event = self.draft(&meta)?;
         let bytes = (128 + head.len() + body_len) as u64 + slack + event.as_ref().map_or(0, Draft::bytes);
         // Too small a part of the budget is released first, as the larger one may wait for it.
-        let mut room = match self.room.take().filter(|(_, had)| *had >= bytes) {
-            Some((room, _)) => Some(room),
-            None => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
+        let room = match self.room.take().filter(|(_, had)| *had >= bytes) {
+            Some((room, _)) => room,
+            None => writes.reserve(bytes, Priority::Write).await?,
         };
         // No chunk is moved from here until the record is submitted.
         let id = self.chunking.as_ref().map(|chunking| chunking.id);
         let shared = match (id, &mut chunks) {
             (Some(id), Some(chunks)) => {
-                let shared = core.manifests.read().await;
-                if core.owners.follow(&id, chunks) {
+                let shared = applied.manifests.read().await;
+                if applied.owners.follow(&id, chunks) {
                     head = self.head(&mut meta, &mut body, Some(chunks), &parts);
                 }
                 Some(shared)
@@ -390,29 +391,30 @@ impl ShardWriter {
         let touches = self.touches(&mut meta, expects);
         let batch = vec![Record { head: head.into(), body, version: None }];
         let gate = self.bucket.enter().await?;
-        let ticket =
-            match core.submit_with_events(&self.log, &touches, event.as_slice(), &mut room, batch, durability).await {
-                Ok(ticket) => ticket,
-                Err(Refusal::Error(e)) => return Err(e),
-                Err(Refusal::Unmet(..)) => {
-                    return Err(match self.target {
-                        WriteTarget::Object => StoreError::ConditionFailed,
-                        WriteTarget::Part { .. } => StoreError::NoSuchUpload,
-                    });
-                }
-            };
+        let ticket = match Submission::new(&touches, room, batch, durability)
+            .with_events(event.as_slice())
+            .submit(&writes)
+            .await
+        {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => {
+                return Err(match self.target {
+                    WriteTarget::Object => StoreError::ConditionFailed,
+                    WriteTarget::Part { .. } => StoreError::NoSuchUpload,
+                });
+            }
+        };
         let version = ticket.first_lsn();
         self.bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
         if let Some(chunking) = &mut self.chunking {
-            core.owners.submitted(chunking.id, version);
+            applied.owners.submitted(chunking.id, version);
             chunking.handed_over = true;
         }
         drop(gate);
         drop(shared);
-        let committed = core.committed(ticket).await?;
-        if core.full.load(Ordering::Relaxed) {
-            core.full.store(false, Ordering::Relaxed);
-        }
+        let committed = writes.committed(ticket).await?;
+        writes.note_space();
         Ok(Written { version, durable: committed.durable, modified_ms: meta.modified_ms })
     }
 }
@@ -422,7 +424,7 @@ impl ShardWriter {
     fn draft(&self, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
         let Some(kind) = self.event_kind else { return Ok(None) };
         let change = ObjectChange { kind, key: &self.key, size: meta.size, etag: &meta.attributes.etag };
-        self.core.draft(&self.bucket, change)
+        self.shard.applied.draft(&self.bucket, change)
     }
 
     /// The key that the commit depends on and changes. Takes an object's entity tag out of `meta`.
@@ -477,12 +479,12 @@ fn bytes_in(body: &[Bytes], chunks: Option<&[Location]>) -> u64 {
 }
 
 /// The upload that an object names as its origin: an object with parts always has one.
-fn upload_of(stored: &StoredObject, core: &Core) -> Option<(Id, u16)> {
+fn upload_of(stored: &StoredObject, applied: &AppliedState) -> Option<(Id, u16)> {
     let known = stored.upload_id.as_deref().and_then(id_from_text);
     if stored.parts.is_empty() {
         return None;
     }
-    let id = known.unwrap_or_else(|| core.random_id());
+    let id = known.unwrap_or_else(|| applied.random_id());
     Some((id, u16::try_from(stored.parts.len()).unwrap_or(u16::MAX)))
 }
 

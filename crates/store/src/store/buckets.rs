@@ -27,7 +27,7 @@ use crate::{BucketInfo, BucketSettings, StoreError};
 type Registry = BTreeMap<BucketId, Arc<Bucket>>;
 
 fn registry(shard: &Shard) -> Registry {
-    shard.core.registry.read().by_id.clone()
+    shard.applied.registry.read().by_id.clone()
 }
 
 pub(super) fn meta(bucket: &Bucket) -> BucketMeta {
@@ -51,8 +51,8 @@ impl Store {
     /// the whole.
     pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
         let lead = self.lead()?;
-        lead.core.not_in_doubt(None)?;
-        let registry = lead.core.registry.read();
+        lead.applied.losses.not_in_doubt(None)?;
+        let registry = lead.applied.registry.read();
         Ok(registry.by_name.values().map(|b| b.info()).collect())
     }
 
@@ -96,7 +96,7 @@ impl Store {
         let missing = topology.members().iter().find_map(|member| member.open().err());
         let (Some(StoreError::Unavailable(missing)), Ok(lead)) = (missing, topology.lead()) else { return };
         let there: Vec<Registry> = topology.open().map(|(_, shard)| registry(shard)).collect();
-        let mut registry = lead.core.registry.write();
+        let mut registry = lead.applied.registry.write();
         for (id, bucket) in there.iter().flatten() {
             if there.iter().any(|other| !other.contains_key(id)) {
                 let name = &bucket.name;
@@ -125,7 +125,7 @@ impl Store {
         let shards = topology.all()?;
         let Some(first) = shards.first() else { return Err(StoreError::NoSuchBucket) };
         let id = {
-            let registry = first.core.registry.read();
+            let registry = first.applied.registry.read();
             if registry.by_name.contains_key(&meta.name) {
                 return Err(StoreError::BucketExists);
             }
@@ -226,7 +226,7 @@ async fn settle_one(
 ) -> Result<u64, StoreError> {
     let having: Vec<_> = (0..)
         .zip(shards)
-        .filter_map(|(seat, shard)| Some((seat, *shard, shard.core.registry.read().by_id.get(&id).cloned()?)))
+        .filter_map(|(seat, shard)| Some((seat, *shard, shard.applied.registry.read().by_id.get(&id).cloned()?)))
         .collect();
     let (mut alone, mut batches) = (Vec::with_capacity(having.len()), Vec::with_capacity(having.len()));
     let (mut objects, mut uploads) = (false, false);

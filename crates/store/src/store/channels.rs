@@ -40,7 +40,7 @@ impl Store {
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
             let (mut from, to) = keys::channels_named(begin);
-            while let Some(pair) = shard.core.index.range(&from, Some(&to)).next() {
+            while let Some(pair) = shard.applied.index.range(&from, Some(&to)).next() {
                 let Some((name, _)) = keys::parse_publication(&pair?.0) else {
                     return Err(StoreError::Index("a key of an unknown format".into()));
                 };
@@ -66,20 +66,20 @@ impl Store {
         let mut count = 0;
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
-            let core = &shard.core;
+            let applied = &shard.applied;
             let (mut from, to) = keys::channels_named("");
-            while let Some(pair) = core.index.range(&from, Some(&to)).next() {
+            while let Some(pair) = applied.index.range(&from, Some(&to)).next() {
                 let Some((name, _)) = keys::parse_publication(&pair?.0) else {
                     return Err(StoreError::Index("a key of an unknown format".into()));
                 };
                 let (begin, end) = keys::publications(&name);
-                let newest = core.index.last(&begin, &end)?;
+                let newest = applied.index.last(&begin, &end)?;
                 from = end;
                 let home = topology.home_of(slot_of(keys::CHANNELS, &name));
                 let Ok(name) = String::from_utf8(name) else { continue };
                 // A leftover of a previous home does not count.
                 let is_here = home.is_ok_and(|home| home.seat == seat);
-                if is_here && !keys::is_own_channel(&name) && wanted(&name) && core.is_kept(newest)? {
+                if is_here && !keys::is_own_channel(&name) && wanted(&name) && applied.is_kept(newest)? {
                     count += 1;
                 }
             }
@@ -89,14 +89,14 @@ impl Store {
 
     /// Sets the receiver of publications.
     pub fn set_channel_sink(&self, sink: &Arc<dyn ChannelSink>) {
-        self.topology().open().for_each(|(_, shard)| shard.core.channels.set_sink(sink.clone()));
+        self.topology().open().for_each(|(_, shard)| shard.applied.channels.set_sink(sink.clone()));
     }
 
     /// Sets how long a channel without publications keeps its epoch and offset; 30 days is the
     /// minimum. Before it is set, no channel is forgotten.
     pub fn set_channel_retention(&self, retention: Duration) {
         let ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        self.topology().open().for_each(|(_, shard)| shard.core.channels.set_forgotten_after(ms));
+        self.topology().open().for_each(|(_, shard)| shard.applied.channels.set_forgotten_after(ms));
     }
 }
 

@@ -39,7 +39,7 @@ impl Store {
     async fn healed(&self) -> bool {
         let mut any = false;
         for (_, shard) in self.topology().open() {
-            any |= shard.core.index.healed().await;
+            any |= shard.applied.index.healed().await;
         }
         any
     }
@@ -50,7 +50,7 @@ impl Store {
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
             let (mut from, to) = keys::outboxes();
-            while let Some(pair) = shard.core.index.range(&from, Some(&to)).next() {
+            while let Some(pair) = shard.applied.index.range(&from, Some(&to)).next() {
                 let Some((name, _)) = keys::parse_publication(&pair?.0) else {
                     return Err(StoreError::Index("a key of an unknown format".into()));
                 };
@@ -74,7 +74,7 @@ impl Store {
         let lead = topology.lead()?;
         // The operation itself reports a bucket that does not exist.
         match lead.find(bucket) {
-            Ok(found) if lead.core.has_listeners(&found) => self.room_for_events().await,
+            Ok(found) if lead.applied.has_listeners(&found) => self.room_for_events().await,
             _ => Ok(()),
         }
     }

@@ -44,7 +44,7 @@ impl Store {
 
     /// Number of unfinished multipart uploads on the present disks.
     pub fn uploads_open(&self) -> u64 {
-        self.topology().open().map(|(_, shard)| shard.core.uploads.load(std::sync::atomic::Ordering::Relaxed)).sum()
+        self.topology().open().map(|(_, shard)| shard.applied.counts.uploads()).sum()
     }
 
     /// A page of the unfinished multipart uploads, by key and then by identity. `after` is an

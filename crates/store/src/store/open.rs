@@ -114,7 +114,7 @@ impl Store {
             outbox: outbox.clone(),
             env,
         }));
-        store.topology().open().for_each(|(_, shard)| shard.core.channels.set_outbox(&outbox));
+        store.topology().open().for_each(|(_, shard)| shard.applied.channels.set_outbox(&outbox));
         store.find_events().await?;
         store.doubt_buckets();
         let buckets_repaired = store.repair_buckets().await;

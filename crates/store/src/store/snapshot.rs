@@ -57,11 +57,11 @@ impl Snapshot {
 
     /// Its buckets, by name.
     pub fn buckets(&self) -> Vec<BucketInfo> {
-        self.shards[0].core.registry.read().by_name.values().map(|bucket| bucket.info()).collect()
+        self.shards[0].applied.registry.read().by_name.values().map(|bucket| bucket.info()).collect()
     }
 
     fn bucket(&self, name: &str) -> Result<BucketId, StoreError> {
-        let registry = self.shards[0].core.registry.read();
+        let registry = self.shards[0].applied.registry.read();
         registry.by_name.get(name).map(|bucket| bucket.id).ok_or(StoreError::NoSuchBucket)
     }
 
@@ -70,7 +70,7 @@ impl Snapshot {
         let Some(layout) = &self.layout else { return true };
         let seat = usize::from(layout.homes[slot_of(bucket, key)]);
         let home = layout.seats[seat].disk;
-        home == self.shards[disk].core.pool || !self.shards.iter().any(|shard| shard.core.pool == home)
+        home == self.shards[disk].applied.pool || !self.shards.iter().any(|shard| shard.applied.pool == home)
     }
 
     /// Objects of a bucket after the key `after`, at most `limit`; none at the end. Reads the
@@ -90,7 +90,7 @@ impl Snapshot {
             snapshot: self,
             bucket: id,
             disk,
-            scan: Scan::new(&shard.core, &from, end.clone(), None),
+            scan: Scan::new(&shard.applied, &from, end.clone(), None),
         });
         let mut merged = Merge::new(sources.collect());
         let mut page = Vec::new();
@@ -171,7 +171,7 @@ impl Snapshot {
         let key = &object.info.key;
         let index_key = keys::object(self.bucket(bucket)?, key.as_bytes());
         let shard = &self.shards[object.disk];
-        shard.core.open_reader(&shard.log, &index_key, key).await
+        ObjectReader::open(&shard.reads, &index_key, key).await
     }
 }
 
@@ -204,7 +204,7 @@ impl Source for Objects<'_> {
                 String::from_utf8(key.to_vec()).map_err(|_| StoreError::Index("a key that is not text".into()))?;
             let value = Value::decode(&value)?;
             let info = ObjectMeta::decode(value.payload)?.into_info(key, value.version);
-            let disk = uuid::Uuid::from_bytes(self.snapshot.shards[self.disk].core.pool);
+            let disk = uuid::Uuid::from_bytes(self.snapshot.shards[self.disk].applied.pool);
             let origin = format!("{}-{}", disk.simple(), info.version);
             return Ok(Some(Object(SnapshotObject { info, origin, disk: self.disk })));
         }

@@ -144,7 +144,7 @@ impl Store {
             return Err(StoreError::SnapshotExists);
         }
         let Some(first) = shards.first() else { return Err(StoreError::NoSuchSnapshot) };
-        let most = first.core.options.snapshots_max;
+        let most = first.applied.options.snapshots_max;
         if there.len() >= most {
             let oldest = there.first().map_or("", |parts| &parts.meta.name);
             return Err(StoreError::Snapshot(format!(
@@ -152,7 +152,7 @@ impl Store {
                 there.len()
             )));
         }
-        let id = first.core.random_id();
+        let id = first.applied.random_id();
         let env = self.0.env.clone();
         let made = env.timeout(MAKE_WAIT, make(&shards, name, id, env.wall_ms())).await;
         match made {
@@ -254,12 +254,12 @@ impl Store {
         let shards = try_join_all(frozen).await?;
         let mut layout: Option<std::sync::Arc<Layout>> = None;
         for shard in &shards {
-            let theirs = shard.core.layout.read().clone();
+            let theirs = shard.applied.layout.read().clone();
             if theirs.as_ref().map(|l| l.generation) > layout.as_ref().map(|l| l.generation) {
                 layout = theirs;
             }
         }
-        let pool = layout.as_ref().map_or_else(|| shards[0].core.pool, |layout| layout.family);
+        let pool = layout.as_ref().map_or_else(|| shards[0].applied.pool, |layout| layout.family);
         Ok(Snapshot { info: parts.info(), pool, shards, layout, env: self.0.env.clone() })
     }
 

@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use steadfast_log::{LogError, LogState};
 use tokio::sync::watch;
@@ -60,7 +59,7 @@ fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
     if failure.is_some() {
         return (state, failure);
     }
-    if let Some(failure) = shard.core.index.failure() {
+    if let Some(failure) = shard.applied.index.failure() {
         return (DiskState::ReadOnly, Some(failure.describe()));
     }
     let unsaved = shard.checkpoints.failure();
@@ -200,7 +199,7 @@ impl Topology {
         homes
             .map(|(seat, member)| {
                 let shard = member.open()?;
-                shard.core.not_in_doubt(None)?;
+                shard.applied.losses.not_in_doubt(None)?;
                 Ok((shard, self.owned(seat)))
             })
             .collect()
@@ -261,7 +260,7 @@ impl Topology {
                 Ok(shard) => {
                     let status = shard.status();
                     (disk.state, disk.failure) = state_of(shard);
-                    disk.full = shard.core.full.load(Ordering::Relaxed);
+                    disk.full = shard.writes.is_full();
                     disk.objects = Some(status.objects);
                     disk.object_bytes = Some(status.object_bytes);
                     disk.extents = Some(status.log.extents);
@@ -316,11 +315,11 @@ impl Store {
         loop {
             let pass = self.0.gates.pass(slot, env, wait).await?;
             let home = self.topology().home_of(slot)?;
-            if !home.core.dirty.is_full(slot) {
+            if !home.applied.dirty.is_full(slot) {
                 return Ok(Entered { home, _pass: pass });
             }
             drop(pass);
-            let room = env.timeout(wait, home.core.dirty.room(slot)).await;
+            let room = env.timeout(wait, home.applied.dirty.room(slot)).await;
             room.ok_or(StoreError::Busy("changes to slots that are moving"))?;
         }
     }
@@ -356,14 +355,14 @@ impl Store {
     /// The disks that refused new data for lack of space and have accepted none since, by name.
     pub fn full_disks(&self) -> Vec<String> {
         let topology = self.topology();
-        let full = topology.open().filter(|(_, shard)| shard.core.full.load(Ordering::Relaxed));
+        let full = topology.open().filter(|(_, shard)| shard.writes.is_full());
         full.map(|(member, _)| member.name.clone()).collect()
     }
 
     /// The free share of each open disk, in percent, by the disk's name.
     pub fn spare_percents(&self) -> Vec<(String, u8)> {
         let topology = self.topology();
-        let spare = |shard: &Shard| shard.core.spare.percent(&shard.core.env, shard.log());
+        let spare = |shard: &Shard| shard.writes.spare_percent();
         topology.open().map(|(member, shard)| (member.name.clone(), spare(shard))).collect()
     }
 
@@ -371,6 +370,6 @@ impl Store {
     pub fn takes_writes(&self) -> bool {
         self.topology()
             .open()
-            .any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok && shard.core.index.is_well())
+            .any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok && shard.applied.index.is_well())
     }
 }

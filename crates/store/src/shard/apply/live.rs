@@ -9,13 +9,19 @@ use crate::StoreError;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Account, Body, ObjectMeta};
 use crate::record::{Head, Value, keys};
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
 use crate::shard::follow::{self, Follow};
 use steadfast_log::Log;
 
 /// See [`steadfast_log::Applier::record_is_live`].
-pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
-    if !core.index.is_well() {
+pub(super) fn record(
+    applied: &AppliedState,
+    head: &[u8],
+    version: Lsn,
+    location: &Location,
+    oldest: Lsn,
+) -> Option<bool> {
+    if !applied.index.is_well() {
         return None;
     }
     let Ok(head) = Head::decode(head) else {
@@ -38,7 +44,7 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         Head::ChannelEnd { channel } => (keys::channel_end(channel), true),
         Head::Chunk { .. } | Head::PartChunk { .. } => return Some(true),
     };
-    let value = core.lookup(&key).ok()?;
+    let value = applied.lookup(&key).ok()?;
     let there = value.as_deref().map(Value::decode).transpose().ok()?;
     Some(match there {
         // A newer record of the key hides all that the delete would hide, except parts of an upload
@@ -99,16 +105,16 @@ pub(crate) async fn manifest(log: &Log, key: &[u8], at: &Location, meta: &Object
 }
 
 /// Whether the record under `key` names `chunk`.
-async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<bool, StoreError> {
+async fn refers(applied: &AppliedState, log: &Log, key: &[u8], chunk: &Location) -> Result<bool, StoreError> {
     let mut follow = Follow::default();
     loop {
-        let Some(value) = core.lookup(key)? else { return Ok(false) };
+        let Some(value) = applied.lookup(key)? else { return Ok(false) };
         let value = Value::decode(&value)?;
         let shares = Account::decode(value.payload)?.shares;
         if !shares.iter().any(|s| s.extent == chunk.extent && s.epoch == chunk.epoch) {
             return Ok(false);
         }
-        let known = core.last_manifest.0.lock().clone().filter(|(at, _)| *at == value.location);
+        let known = applied.last_manifest.0.lock().clone().filter(|(at, _)| *at == value.location);
         if let Some((_, chunks)) = known {
             return Ok(chunks.contains(chunk));
         }
@@ -117,7 +123,7 @@ async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<
             Ok(manifest) => {
                 let chunks: Arc<BTreeSet<Location>> = Arc::new(manifest.chunks.into_iter().collect());
                 let referred = chunks.contains(chunk);
-                *core.last_manifest.0.lock() = Some((value.location, chunks));
+                *applied.last_manifest.0.lock() = Some((value.location, chunks));
                 return Ok(referred);
             }
             Err(StoreError::Log(LogError::Moved)) => follow.moved(log, &value.location).await?,
@@ -127,7 +133,7 @@ async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<
 }
 
 /// See [`steadfast_log::ChunkOwners::chunk_is_live`].
-pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Location) -> bool {
+pub(super) async fn chunk(applied: &AppliedState, log: &Log, head: &[u8], location: &Location) -> bool {
     let (bucket, writer, key, part) = match Head::decode(head) {
         Ok(Head::Chunk { bucket, writer, key }) => (bucket, writer, key, None),
         Ok(Head::PartChunk { bucket, writer, upload, number, key }) => {
@@ -135,13 +141,13 @@ pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Locati
         }
         _ => return true,
     };
-    if !core.index.is_well() || core.owners.contains(&writer) {
+    if !applied.index.is_well() || applied.owners.contains(&writer) {
         return true;
     }
     // A completion creates the object before it removes the parts, so one of the two exists at any
     // time.
     for key in part.into_iter().chain([keys::object(bucket, key)]) {
-        match refers(core, log, &key, location).await {
+        match refers(applied, log, &key, location).await {
             Ok(false) => {}
             Ok(true) => return true,
             Err(e) => {
@@ -154,12 +160,12 @@ pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Locati
 }
 
 /// See [`steadfast_log::ChunkOwners::discard`].
-pub(super) async fn discard(core: &Core, head: &[u8]) -> bool {
-    let Some(evictor) = core.options.evictor.get() else { return false };
+pub(super) async fn discard(applied: &AppliedState, head: &[u8]) -> bool {
+    let Some(evictor) = applied.options.evictor.get() else { return false };
     let Ok(Head::Chunk { bucket, key, .. } | Head::PartChunk { bucket, key, .. }) = Head::decode(head) else {
         return false;
     };
-    let bucket = core.registry.read().by_id.get(&bucket).cloned();
+    let bucket = applied.registry.read().by_id.get(&bucket).cloned();
     match (bucket, std::str::from_utf8(key)) {
         (Some(bucket), Ok(key)) => evictor.evict(&bucket.name, key).await,
         _ => false,

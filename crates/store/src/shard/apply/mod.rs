@@ -7,7 +7,7 @@
 //! A moved record whose key is absent belongs to a deleted key. A replay is the exception: the
 //! records before it may be gone from the log. Then the deletes met so far, kept as marks, decide.
 
-mod class;
+pub(crate) mod class;
 pub(crate) mod live;
 pub(crate) mod repoint;
 mod take;
@@ -31,9 +31,9 @@ use crate::record::keys::Id;
 use crate::record::object::{Account, First};
 use crate::record::wire::Malformed;
 use crate::record::{Value, keys};
+use crate::shard::applied::AppliedState;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::checkpoints::Checkpoints;
-use crate::shard::core::Core;
 use crate::shard::openings::Openings;
 use crate::{StoreError, StoreSabotage};
 use steadfast_log::{Log, Usage};
@@ -75,21 +75,21 @@ fn valued(value: &[u8]) -> Result<Value<'_>, Fault> {
 
 /// See the module.
 pub(crate) struct StoreApplier {
-    pub(crate) core: Arc<Core>,
+    pub(crate) applied: Arc<AppliedState>,
     pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) openings: Arc<Openings>,
 }
 
 impl Applier for StoreApplier {
     fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
-        let taken = self.core.apply(records, usage);
+        let taken = self.applied.apply(records, usage);
         if taken > 0 {
-            self.checkpoints.note(&self.core, usage, &records[..taken], taken == records.len());
+            self.checkpoints.note(&self.applied, usage, &records[..taken], taken == records.len());
         }
         taken
     }
     fn ready(&self) -> BoxFuture<'_, bool> {
-        let mut health = self.core.index.health();
+        let mut health = self.applied.index.health();
         Box::pin(async move {
             let ended = health.wait_for(|health| !matches!(health, Health::Failed(_))).await;
             ended.is_ok_and(|health| matches!(*health, Health::Well))
@@ -97,7 +97,7 @@ impl Applier for StoreApplier {
     }
 
     fn can_continue(&self, history: &History) -> bool {
-        self.openings.can_continue(history) || has_fault(self.core.options.sabotage, StoreSabotage::AnyIndex)
+        self.openings.can_continue(history) || has_fault(self.applied.options.sabotage, StoreSabotage::AnyIndex)
     }
 
     fn checkpoint(&self) -> Lsn {
@@ -113,7 +113,7 @@ impl Applier for StoreApplier {
     }
 
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
-        live::record(&self.core, head, version, location, oldest)
+        live::record(&self.applied, head, version, location, oldest)
     }
 
     fn subject(&self, head: &[u8]) -> Subject {
@@ -121,7 +121,7 @@ impl Applier for StoreApplier {
     }
 
     fn holds(&self) -> Vec<Hold> {
-        self.core.snapshots.read().iter().map(|(id, meta)| meta.hold(*id)).collect()
+        self.applied.snapshots.read().iter().map(|(id, meta)| meta.hold(*id)).collect()
     }
 
     fn names_chunks(&self, head: &[u8]) -> bool {
@@ -131,12 +131,12 @@ impl Applier for StoreApplier {
 
 impl ChunkOwners for StoreApplier {
     fn chunk_is_live<'a>(&'a self, log: &'a Log, head: &'a [u8], location: &'a Location) -> BoxFuture<'a, bool> {
-        Box::pin(live::chunk(&self.core, log, head, location))
+        Box::pin(live::chunk(&self.applied, log, head, location))
     }
 
     fn discard(&self, head: &[u8]) -> BoxFuture<'_, bool> {
         let head = Bytes::copy_from_slice(head);
-        Box::pin(async move { live::discard(&self.core, &head).await })
+        Box::pin(async move { live::discard(&self.applied, &head).await })
     }
 
     fn repoint<'a>(
@@ -144,11 +144,11 @@ impl ChunkOwners for StoreApplier {
         log: &'a Log,
         moves: BTreeMap<Bytes, Vec<ChunkMove>>,
     ) -> BoxFuture<'a, Result<(), LogError>> {
-        Box::pin(async move { repoint::repoint(&self.core, log, &moves).await })
+        Box::pin(async move { repoint::repoint(&self.applied, log, &moves).await })
     }
 }
 
-impl Core {
+impl AppliedState {
     /// Applies records. Returns how many: the rest needs values that the index cannot read now.
     pub(crate) fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
         debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
@@ -179,27 +179,6 @@ impl Core {
         self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
         self.spill_replay();
         taken
-    }
-
-    fn count(&self, class: Class, by: i64, size: u64) {
-        let add = |counter: &std::sync::atomic::AtomicU64, amount: u64| {
-            if by > 0 {
-                counter.fetch_add(amount, Ordering::Relaxed)
-            } else {
-                counter.fetch_sub(amount, Ordering::Relaxed)
-            }
-        };
-        match class {
-            Class::Object => {
-                let (objects, bytes) = (add(&self.objects, 1), add(&self.bytes, size));
-                debug_assert!(by > 0 || objects >= 1 && bytes >= size, "{size} bytes leave {objects} of {bytes}");
-            }
-            // A replay begins without a count, and counts at its end.
-            Class::Upload => {
-                add(&self.uploads, 1);
-            }
-            Class::Bucket | Class::Part | Class::Layout | Class::Snapshot | Class::Publication => {}
-        }
     }
 
     /// In a replay from nothing, the newest time in the log is the only hint of when the last run
@@ -240,7 +219,7 @@ impl Core {
         }
         let account = Account::of(class, was.payload)?;
         account.retire(usage, &was.location);
-        self.count(class, -1, account.size);
+        self.counts.change(class, -1, account.size);
         self.index.remove(key.clone(), lsn);
         Ok(true)
     }
@@ -259,7 +238,7 @@ impl Core {
     /// rebuilds the index.
     pub(crate) fn distrust(&self, what: &Malformed) {
         tracing::error!(error = %what, "a record could not be applied; the index will be rebuilt at the next start");
-        self.distrusted.store(true, Ordering::Release);
+        self.losses.distrust();
         self.index.condemn();
     }
 
@@ -275,7 +254,7 @@ impl Core {
             let (key, _) = pair?;
             uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
         }
-        self.uploads.store(uploads.len() as u64, Ordering::Relaxed);
+        self.counts.set_uploads(uploads.len() as u64);
         for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
             let (key, _) = pair?;
             let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());

@@ -1,7 +1,6 @@
 //! Rewriting of manifests after compaction has moved chunks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use steadfast_log::{Batch, ChunkMove, Durability, Location, LogError, Priority, Record, Ticket};
@@ -12,7 +11,7 @@ use crate::record::keys::{self, BucketId, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Head, Value};
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
 use crate::shard::follow::Follow;
 use crate::shard::writer::batch_bytes;
 use steadfast_log::Log;
@@ -52,12 +51,16 @@ impl ChunkHolder<'_> {
 }
 
 /// See [`steadfast_log::ChunkOwners::repoint`].
-pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<ChunkMove>>) -> Result<(), LogError> {
+pub(super) async fn repoint(
+    applied: &AppliedState,
+    log: &Log,
+    moves: &BTreeMap<Bytes, Vec<ChunkMove>>,
+) -> Result<(), LogError> {
     // Manifest readers hold a shared lock until submit; chunk moves take it exclusively. Submitted
     // records must be applied.
-    let _exclusive = core.manifests.write().await;
-    core.wait_applied(core.submitted.load(Ordering::Acquire)).await.map_err(into_log_error)?;
-    core.owners.applied(core.progress.borrow().lsn);
+    let _exclusive = applied.manifests.write().await;
+    applied.wait_applied(applied.pending.last_submitted()).await.map_err(into_log_error)?;
+    applied.owners.applied(applied.progress.borrow().lsn);
     // One record may name chunks with many heads, as an object of several parts does: each record
     // is rewritten once.
     let mut targets = BTreeSet::new();
@@ -70,7 +73,7 @@ pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<
             }
             _ => continue,
         };
-        if core.owners.moved(&writer, moves) {
+        if applied.owners.moved(&writer, moves) {
             continue;
         }
         targets.extend(part.map(|(upload, number)| ChunkHolder::Part { bucket, upload, number, key }));
@@ -81,18 +84,18 @@ pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<
     let mut batch = Vec::new();
     for target in targets {
         let Some((version, payload, body)) =
-            rewrite(core, log, &target.index_key(), &all).await.map_err(into_log_error)?
+            rewrite(applied, log, &target.index_key(), &all).await.map_err(into_log_error)?
         else {
             continue;
         };
         let record = vec![Record { head: target.head(&payload).into(), body, version: Some(version) }];
         if !batch.is_empty() && batch_bytes(&batch) + batch_bytes(&record) > BATCH_BYTES {
-            tickets.push(submit(core, log, std::mem::take(&mut batch)).await?);
+            tickets.push(submit(applied, log, std::mem::take(&mut batch)).await?);
         }
         batch.extend(record);
     }
     if !batch.is_empty() {
-        tickets.push(submit(core, log, batch).await?);
+        tickets.push(submit(applied, log, batch).await?);
     }
     for ticket in tickets {
         ticket.await?;
@@ -100,11 +103,11 @@ pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<
     Ok(())
 }
 
-async fn submit(core: &Core, log: &Log, batch: Batch) -> Result<Ticket, LogError> {
-    let room = log.reserve(batch_bytes(&batch), Priority::Compaction, core.options.write_wait).await?;
+async fn submit(applied: &AppliedState, log: &Log, batch: Batch) -> Result<Ticket, LogError> {
+    let room = log.reserve(batch_bytes(&batch), Priority::Compaction, applied.options.write_wait).await?;
     let count = batch.len() as u64;
     let ticket = log.submit(room, batch, Durability::Sync)?;
-    core.submitted.fetch_max(ticket.first_lsn() + count - 1, Ordering::AcqRel);
+    applied.pending.submitted(ticket.first_lsn() + count - 1);
     Ok(ticket)
 }
 
@@ -113,14 +116,14 @@ type Rewritten = (u64, Vec<u8>, Vec<Bytes>);
 /// The record under `key` with moved chunks in place of the originals; `None` when it names none of
 /// them.
 async fn rewrite(
-    core: &Core,
+    applied: &AppliedState,
     log: &Log,
     key: &[u8],
     moves: &BTreeMap<Location, Location>,
 ) -> Result<Option<Rewritten>, StoreError> {
     let mut follow = Follow::default();
     loop {
-        let Some(value) = core.lookup(key)? else { return Ok(None) };
+        let Some(value) = applied.lookup(key)? else { return Ok(None) };
         let value = Value::decode(&value)?;
         let mut meta = ObjectMeta::decode(value.payload)?;
         let mut manifest = match live::manifest(log, key, &value.location, &meta).await {

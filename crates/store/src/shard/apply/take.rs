@@ -13,10 +13,10 @@ use crate::record::object::Account;
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
 use crate::shard::dirty::Entity;
 
-impl Core {
+impl AppliedState {
     /// Applies one record.
     pub(super) fn take(&self, r: &Applied, usage: &mut Usage) -> Result<(), Fault> {
         if let Some(replay) = self.replay.lock().as_mut() {
@@ -169,7 +169,7 @@ impl Core {
                 return Ok(false);
             }
             old.retire(usage, &was.location);
-            self.count(class, -1, old.size);
+            self.counts.change(class, -1, old.size);
         } else if let Some(replay) = self.replay.lock().as_ref() {
             let deleted = replay.deleted(&key, r.version)?;
             // Up to the base the index knew every key: an absent key was deleted.
@@ -180,7 +180,7 @@ impl Core {
             return Ok(false);
         }
         new.credit(usage, &r.location);
-        self.count(class, 1, new.size);
+        self.counts.change(class, 1, new.size);
         let value = Value { version: r.version, location: r.location, payload }.encode();
         self.index.insert(key, value.into(), r.lsn);
         Ok(true)

@@ -13,10 +13,10 @@ use super::{Fault, StoreApplier};
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
+use crate::shard::applied::Replay;
 use crate::shard::apply::live::{self, manifest};
 use crate::shard::channels::REPLAYED_MAX;
 use crate::shard::channels::record::PublicationMeta;
-use crate::shard::core::Replay;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, MemCheckpoint, PartChoice, Store, StoreOptions};
 
 const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -56,11 +56,11 @@ fn apply(store: &Store, records: &[Applied]) -> usize {
 
 fn finish_replay(store: &Store) -> Result<u64, Fault> {
     let shard = lead(store);
-    shard.log().with_usage(|usage| shard.core.finish_replay(usage))
+    shard.log().with_usage(|usage| shard.applied.finish_replay(usage))
 }
 
 async fn chunks(store: &Store, key: &[u8]) -> Vec<Location> {
-    let found = lead(store).core.find_object(key).expect("readable").expect("there");
+    let found = lead(store).applied.find_object(key).expect("readable").expect("there");
     manifest(lead(store).log(), key, &found.location, &found.meta).await.expect("manifest").chunks
 }
 
@@ -91,7 +91,7 @@ async fn moved_chunks_of_an_object_are_followed() {
     assert_eq!(before.len(), 3);
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"k" }.encode().into();
     assert!(applier.chunk_is_live(lead(&store).log(), &head, &before[1]).await);
-    let found = lead(&store).core.find_object(&key).expect("readable").expect("there");
+    let found = lead(&store).applied.find_object(&key).expect("readable").expect("there");
     let record = Head::ObjectPut { bucket, key: b"k", payload: &found.meta.encode() }.encode();
     assert_eq!(applier.record_is_live(&record, found.version, &found.location, 1), Some(true));
 
@@ -122,7 +122,7 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     let data: Vec<u8> = (0..20_000u32).map(|i| (i / 3) as u8).collect();
     let mut writer = store.writer("b", "k", None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
-    let id = lead(&store).core.owners.only();
+    let id = lead(&store).applied.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"k" }.encode().into();
     let first = writer.settled_chunks().await[0];
     assert!(applier.chunk_is_live(lead(&store).log(), &head, &first).await);
@@ -135,7 +135,7 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
 
     let mut dropped = store.writer("b", "other", None).await.expect("writer");
     dropped.write(data.into()).await.expect("write");
-    let id = lead(&store).core.owners.only();
+    let id = lead(&store).applied.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"other" }.encode().into();
     let first = dropped.settled_chunks().await[0];
     assert!(applier.chunk_is_live(lead(&store).log(), &head, &first).await);
@@ -301,7 +301,7 @@ async fn a_reopened_upload_has_its_parts_in_a_rebuilt_index() {
     let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
     let first = 1_000;
     let replay = Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 };
-    lead(&store).core.replay.lock().replace(replay);
+    lead(&store).applied.replay.lock().replace(replay);
     apply(
         &store,
         &[
@@ -315,7 +315,7 @@ async fn a_reopened_upload_has_its_parts_in_a_rebuilt_index() {
         ],
     );
     finish_replay(&store).expect("readable");
-    let there = |number| lead(&store).core.lookup(&keys::part(&upload, number)).expect("readable").is_some();
+    let there = |number| lead(&store).applied.lookup(&keys::part(&upload, number)).expect("readable").is_some();
     assert!(there(2), "returned with the reopened upload");
     assert!(!there(1), "ended with the upload when it left");
     assert_eq!(
@@ -342,14 +342,14 @@ fn publication(channel: &[u8], offset: u64, floor: u64) -> Bytes {
 #[tokio::test]
 async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
     let (store, applier, _) = start().await;
-    let core = lead(&store).core.clone();
+    let applied = lead(&store).applied.clone();
     let publication = |offset, floor| publication(b"c", offset, floor);
     let end = Bytes::from(Head::ChannelEnd { channel: b"c" }.encode());
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
     let first = 1_000;
-    let there = |offset| core.lookup(&keys::publication(b"c", offset)).expect("readable").is_some();
-    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
+    let there = |offset| applied.lookup(&keys::publication(b"c", offset)).expect("readable").is_some();
+    applied.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
     apply(
         &store,
         &[
@@ -366,15 +366,15 @@ async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first), Some(true), "hides what may still be somewhere");
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first + 3), Some(false), "nothing is left to hide");
     // At run time too; the channel is looked up anew.
-    let before = core.channel("c").expect("readable");
+    let before = applied.channel("c").expect("readable");
     apply(&store, &[record(first + 5, first + 5, end.clone())]);
     assert!(!there(2));
-    assert_eq!(core.channel("c").expect("readable").state.lock().top, 0);
+    assert_eq!(applied.channel("c").expect("readable").state.lock().top, 0);
     assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
     // The channel is in use again when compaction moves its end record.
-    let in_use = core.channel("c").expect("readable");
+    let in_use = applied.channel("c").expect("readable");
     apply(&store, &[record(first + 6, first + 5, end)]);
-    assert!(Arc::ptr_eq(&in_use, &core.channel("c").expect("readable")));
+    assert!(Arc::ptr_eq(&in_use, &applied.channel("c").expect("readable")));
     let first = first + 1;
     // A record in the middle of the offsets does not cost a step per earlier offset.
     let far = 1 << 60;
@@ -387,14 +387,14 @@ async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
         ],
     );
     assert!(!there(far) && !there(far + 1) && there(far + 100));
-    assert_eq!(core.channel("c").expect("readable").state.lock().first, far + 90);
+    assert_eq!(applied.channel("c").expect("readable").state.lock().first, far + 90);
 }
 
 #[tokio::test]
 async fn a_replay_holds_a_bounded_number_of_channels() {
     let (store, _, _) = start().await;
-    let core = lead(&store).core.clone();
-    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
+    let applied = lead(&store).applied.clone();
+    applied.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     let count = 2 * REPLAYED_MAX as u64;
     let name = |n: u64| format!("c{n}");
@@ -404,12 +404,12 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
             let head = |n| publication(name(n).as_bytes(), offset, offset.max(2) - 1);
             let record = |n| Applied { lsn: lsn(n), version: lsn(n), moved: false, head: head(n), location: at };
             apply(&store, &(from..from + 64).map(record).collect::<Vec<_>>());
-            assert!(core.channels.len() <= REPLAYED_MAX);
+            assert!(applied.channels.len() <= REPLAYED_MAX);
         }
     }
     finish_replay(&store).expect("readable");
     for n in 0..count {
-        let channel = core.channel(&name(n)).expect("readable");
+        let channel = applied.channel(&name(n)).expect("readable");
         let state = channel.state.lock();
         assert_eq!((state.epoch, state.first, state.top), (5, 2, 3), "{n}");
     }
@@ -420,7 +420,7 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
 #[tokio::test]
 async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
     let (store, _, _) = start().await;
-    let core = lead(&store).core.clone();
+    let applied = lead(&store).applied.clone();
     let head = |epoch: u32, offset: u64| -> Bytes {
         let meta = PublicationMeta {
             removed: false,
@@ -443,7 +443,7 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
     };
     let first = 1000;
     for late in [false, true] {
-        core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
+        applied.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
         let (old, new) = if late { (7, 8) } else { (5, 6) };
         let base = first + if late { 1000 } else { 0 };
         apply(&store, &[record(base, base, old, 499), record(base + 1, base + 1, old, 500)]);
@@ -454,13 +454,13 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         apply(&store, &[record(base + 31, base + 11, new, 2)]);
         finish_replay(&store).expect("readable");
         for _ in 0..2 {
-            let channel = core.channel("c").expect("readable");
+            let channel = applied.channel("c").expect("readable");
             let state = channel.state.lock();
             assert_eq!((state.epoch, state.first, state.top), (new + 10, 1, 3));
             drop(state);
-            core.channels.forget();
+            applied.channels.forget();
         }
-        let there = |offset| core.index.get(&keys::publication(b"c", offset)).expect("readable").is_some();
+        let there = |offset| applied.index.get(&keys::publication(b"c", offset)).expect("readable").is_some();
         assert!(there(1) && there(2) && there(3) && !there(499) && !there(500));
     }
 }

@@ -15,9 +15,9 @@ use super::state::{Channel, HeldPublication};
 use crate::channels::{History, HistoryQuery, NewPublication, Position, Publication, StoredKey};
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
-use crate::shard::core::busy;
 use crate::shard::follow::{self, Follow};
 use crate::shard::writer::{batch_bytes, check_head};
+use crate::shard::writes::busy;
 use crate::{StoreError, StoreSabotage};
 
 /// Publications whose keys are looked at together: at first, and at most.
@@ -43,20 +43,19 @@ pub(crate) struct ShardChannel {
 impl Shard {
     /// A channel of this shard.
     pub(crate) fn channel(&self, name: &str) -> Result<ShardChannel, StoreError> {
-        Ok(ShardChannel { shard: self.clone(), channel: self.core.channel(name)? })
+        Ok(ShardChannel { shard: self.clone(), channel: self.applied.channel(name)? })
     }
 }
 
 impl ShardChannel {
     /// Whether it is this shard's current channel.
     pub(crate) fn is_of(&self, shard: &Shard) -> bool {
-        Arc::ptr_eq(&self.shard.core, &shard.core) && !self.channel.gone.load(Ordering::Acquire)
+        Arc::ptr_eq(&self.shard.applied, &shard.applied) && !self.channel.gone.load(Ordering::Acquire)
     }
 
     /// The free share of its disk, in percent.
     pub(crate) fn spare_percent(&self) -> u8 {
-        let core = &self.shard.core;
-        core.spare.percent(&core.env, self.shard.log())
+        self.shard.writes.spare_percent()
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -64,14 +63,14 @@ impl ShardChannel {
     }
 
     pub(crate) async fn submit(&self, new: NewPublication) -> Result<PendingPublication, StoreError> {
-        let (core, log) = (self.shard.core.clone(), self.shard.log());
+        let (applied, writes) = (&self.shard.applied, &self.shard.writes);
         let bytes = (128 + self.channel.name.len() + 64 + new.body.len()) as u64;
-        let room = core.reserve(log, bytes, new.priority).await?;
+        let room = writes.reserve(bytes, new.priority).await?;
         let mut state = self.channel.state.lock();
         let offset = state.next + 1;
         let floor = state.next_first.max((offset + 1).saturating_sub(new.history_size.max(1)));
         let is_async = new.durability == Durability::Async;
-        let time_ms = core.env.wall_ms();
+        let time_ms = applied.env.wall_ms();
         let meta = PublicationMeta {
             removed: false,
             is_async: is_async || state.is_async,
@@ -86,10 +85,9 @@ impl ShardChannel {
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body: vec![new.body.clone()], version: None }];
         // The first record that permits later losses must itself not be lost.
-        let early = has_fault(core.options.sabotage, StoreSabotage::PublishBeforeFlush);
+        let early = has_fault(applied.options.sabotage, StoreSabotage::PublishBeforeFlush);
         let durability = if early || is_async && state.is_async { Durability::Async } else { Durability::Sync };
-        let ticket = log.submit(room, batch, durability)?;
-        core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        let ticket = writes.append(room, batch, durability)?;
         let waiting = state.pending.back().map_or(state.top, |last| last.publication.offset);
         assert!(waiting < offset, "offset {offset} is given out twice, after {waiting}");
         debug_assert!(floor <= offset && floor >= state.next_first, "the kept range goes back to {floor}");
@@ -100,12 +98,12 @@ impl ShardChannel {
         state.pending.push_back(HeldPublication { publication, ttl_ms: new.history_ttl_ms, key: new.key });
         let position = Position { epoch: state.epoch, offset };
         drop(state);
-        Ok(PendingPublication { core, ticket, position, early })
+        Ok(PendingPublication { writes: writes.clone(), ticket, position, early })
     }
 
     pub(crate) async fn clear(&self) -> Result<(), StoreError> {
-        let (core, log) = (&self.shard.core, self.shard.log());
-        let room = core.reserve(log, (256 + self.channel.name.len()) as u64, Priority::Delete).await?;
+        let (applied, writes) = (&self.shard.applied, &self.shard.writes);
+        let room = writes.reserve((256 + self.channel.name.len()) as u64, Priority::Delete).await?;
         let ticket = {
             let mut state = self.channel.state.lock();
             if state.next == 0 {
@@ -115,7 +113,7 @@ impl ShardChannel {
                 removed: true,
                 is_async: state.is_async,
                 epoch: state.epoch,
-                time_ms: core.env.wall_ms(),
+                time_ms: applied.env.wall_ms(),
                 ttl_ms: 0,
                 floor: state.next + 1,
                 key: None,
@@ -127,18 +125,17 @@ impl ShardChannel {
             };
             let batch = vec![Record { head: head.encode().into(), ..Record::default() }];
             debug_assert!(batch_bytes(&batch) <= (256 + self.channel.name.len()) as u64);
-            let ticket = log.submit(room, batch, Durability::Sync)?;
-            core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+            let ticket = writes.append(room, batch, Durability::Sync)?;
             state.next_first = state.next + 1;
             ticket
         };
-        core.committed(ticket).await.map(drop)
+        writes.committed(ticket).await.map(drop)
     }
 
     /// Removes the publications up to `up_to`. The newest is rewritten with the new start of the
     /// kept range, or replaced by a marker when it is removed too.
     pub(crate) async fn trim(&self, up_to: u64) -> Result<(), StoreError> {
-        let (core, log) = (&self.shard.core, self.shard.log());
+        let writes = &self.shard.writes;
         loop {
             let (next, newest) = {
                 let state = self.channel.state.lock();
@@ -156,7 +153,7 @@ impl ShardChannel {
             let removed = up_to >= next;
             let body = if removed { Vec::new() } else { vec![publication.body.clone()] };
             let body_len: usize = body.iter().map(Bytes::len).sum();
-            let room = core.reserve(log, (256 + self.channel.name.len() + body_len) as u64, Priority::Delete).await?;
+            let room = writes.reserve((256 + self.channel.name.len() + body_len) as u64, Priority::Delete).await?;
             let ticket = {
                 let mut state = self.channel.state.lock();
                 if state.next != next {
@@ -175,18 +172,17 @@ impl ShardChannel {
                 let head =
                     Head::Publication { channel: self.channel.name.as_bytes(), offset: next, payload: &meta.encode() };
                 let batch = vec![Record { head: head.encode().into(), body, version: None }];
-                let ticket = log.submit(room, batch, Durability::Sync)?;
-                core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+                let ticket = writes.append(room, batch, Durability::Sync)?;
                 state.next_first = state.next_first.max(floor);
                 ticket
             };
-            return core.committed(ticket).await.map(drop);
+            return writes.committed(ticket).await.map(drop);
         }
     }
 
     pub(crate) async fn history(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, StoreError> {
-        let core = &self.shard.core;
-        let now_ms = core.clock.now_ms();
+        let applied = &self.shard.applied;
+        let now_ms = applied.clock.now_ms();
         let (position, from, to, complete) = {
             let mut state = self.channel.state.lock();
             state.expire(now_ms);
@@ -255,12 +251,12 @@ impl ShardChannel {
 
     /// The idempotency keys of its publications of this time, the newest first, at most `limit`.
     pub(crate) fn keys_within(&self, time: Duration, limit: usize) -> Result<Vec<StoredKey>, StoreError> {
-        let core = &self.shard.core;
+        let applied = &self.shard.applied;
         let (epoch, first, top) = {
             let state = self.channel.state.lock();
             (state.epoch, state.first, state.top)
         };
-        let (now_ms, name) = (core.clock.now_ms(), self.channel.name.as_bytes());
+        let (now_ms, name) = (applied.clock.now_ms(), self.channel.name.as_bytes());
         let (mut keys, mut end) = (Vec::new(), top + 1);
         let mut step = KEYS_STEP;
         // Backwards, because most of a long history is older.
@@ -269,7 +265,7 @@ impl ShardChannel {
             let (from, to) = (keys::publication(name, begin), keys::publication(name, end));
             let mut found = Vec::new();
             let mut is_older = false;
-            for pair in core.index.range(&from, Some(&to)) {
+            for pair in applied.index.range(&from, Some(&to)) {
                 let (key, value) = pair?;
                 let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
                 let age = Duration::from_millis(now_ms.saturating_sub(meta.time_ms));
@@ -289,11 +285,11 @@ impl ShardChannel {
     }
 
     async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<HeldPublication>, StoreError> {
-        let core = &self.shard.core;
+        let applied = &self.shard.applied;
         let key = keys::publication(self.channel.name.as_bytes(), offset);
         let mut follow = Follow::default();
         loop {
-            let Some(value) = core.lookup(&key)? else { return Ok(None) };
+            let Some(value) = applied.lookup(&key)? else { return Ok(None) };
             let value = Value::decode(&value)?;
             let meta = PublicationMeta::decode(value.payload)?;
             if meta.expired(now_ms) {

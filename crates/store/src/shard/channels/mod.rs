@@ -26,8 +26,8 @@ use crate::index::IndexError;
 use crate::outbox::Outbox;
 use crate::record::wire::Malformed;
 use crate::record::{Value, keys};
+use crate::shard::applied::AppliedState;
 use crate::shard::apply::Fault;
-use crate::shard::core::Core;
 use crate::shard::dirty::Entity;
 use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
@@ -59,6 +59,8 @@ pub(crate) struct Channels {
     /// set.
     forgotten_after_ms: AtomicU64,
     pub(crate) tails: Arc<Tails>,
+    /// Number of publications removed because they expired.
+    pub(crate) swept: AtomicU64,
 }
 
 impl Channels {
@@ -71,6 +73,7 @@ impl Channels {
             outbox: OnceLock::new(),
             forgotten_after_ms: AtomicU64::new(u64::MAX),
             tails: Arc::new(Tails::new(tail_bytes_max)),
+            swept: AtomicU64::new(0),
         }
     }
 
@@ -141,7 +144,7 @@ impl Channels {
     }
 }
 
-impl Core {
+impl AppliedState {
     /// The channel, loaded from the index when it is not in memory.
     pub(crate) fn channel(&self, name: &str) -> Result<Arc<Channel>, StoreError> {
         let mut part = self.channels.part(name).lock();
@@ -160,12 +163,12 @@ impl Core {
     fn load_channel(&self, name: &str) -> Result<Loaded, StoreError> {
         let (from, to) = keys::publications(name.as_bytes());
         let Some((key, value)) = self.index.last(&from, &to)? else {
-            self.not_in_doubt(None)?;
+            self.losses.not_in_doubt(None)?;
             return Ok(Loaded { epoch: self.fresh_epoch(name), first: 1, top: 0 });
         };
         let top = keys::offset_of(&key).ok_or(Malformed("index: a publication's key"))?;
         let value = Value::decode(&value)?;
-        self.not_in_doubt(Some(value.version))?;
+        self.losses.not_in_doubt(Some(value.version))?;
         let meta = PublicationMeta::decode(value.payload)?;
         let lowest = match self.index.range(&keys::publication(name.as_bytes(), meta.floor), Some(&to)).next() {
             Some(pair) => keys::offset_of(&pair?.0).ok_or(Malformed("index: a publication's key"))?,
@@ -173,7 +176,7 @@ impl Core {
         };
         // Later publications were delivered without a flush and may be lost, so their offsets may
         // be reused: a new epoch.
-        let lost = meta.is_async && value.version <= self.lost_lsn.load(Ordering::Acquire);
+        let lost = meta.is_async && value.version <= self.losses.lost_lsn();
         let first = if meta.removed { top + 1 } else { lowest };
         Ok(Loaded { epoch: meta.epoch.wrapping_add(u32::from(lost)), first, top })
     }

@@ -8,11 +8,11 @@ use steadfast_log::{Committed, Ticket};
 
 use crate::StoreError;
 use crate::channels::{Position, Published};
-use crate::shard::core::Core;
+use crate::shard::writes::Writes;
 
 /// A submitted publication.
 pub struct PendingPublication {
-    pub(super) core: Arc<Core>,
+    pub(super) writes: Arc<Writes>,
     pub(super) ticket: Ticket,
     pub(super) position: Position,
     /// The simulator's broken variant answers before the flush.
@@ -26,19 +26,19 @@ impl PendingPublication {
     /// # Errors
     /// [`StoreError::Hangs`], those of the log.
     pub async fn committed(self) -> Result<Published, StoreError> {
-        let Self { core, ticket, position, early } = self;
-        core.committed(ticket).await.map(|committed| published(position, early, &committed))
+        let Self { writes, ticket, position, early } = self;
+        writes.committed(ticket).await.map(|committed| published(position, early, &committed))
     }
 
     /// Reports what [`PendingPublication::committed`] returns, as soon as it would. Completes when
     /// the commit is resolved, however long the disk hangs.
     pub async fn report(self, report: impl FnOnce(Result<Published, StoreError>)) {
-        let Self { core, ticket, position, early } = self;
+        let Self { writes, ticket, position, early } = self;
         let mut ticket = ticket.fuse();
-        let committed = core.committed(&mut ticket).await;
+        let committed = writes.committed(&mut ticket).await;
         report(committed.map(|committed| published(position, early, &committed)));
         if !ticket.is_terminated() {
-            let _ = core.resolved(ticket).await;
+            let _ = writes.resolved(ticket).await;
         }
     }
 
@@ -47,8 +47,8 @@ impl PendingPublication {
     /// # Errors
     /// Those of the log.
     pub async fn resolved(self) -> Result<Published, StoreError> {
-        let Self { core, ticket, position, early } = self;
-        core.resolved(ticket).await.map(|committed| published(position, early, &committed))
+        let Self { writes, ticket, position, early } = self;
+        writes.resolved(ticket).await.map(|committed| published(position, early, &committed))
     }
 }
 

@@ -15,7 +15,7 @@ use super::PARTS;
 use super::record::PublicationMeta;
 use crate::StoreError;
 use crate::record::{Value, keys};
-use crate::shard::core::Core;
+use crate::shard::applied::AppliedState;
 
 /// Time from the end of one pass to the start of the next.
 const EVERY: Duration = Duration::from_secs(5);
@@ -31,11 +31,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Runs until the shard closes.
-pub(crate) async fn sweep(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
+pub(crate) async fn sweep(applied: Arc<AppliedState>, log: Log, mut closing: watch::Receiver<bool>) {
     let mut from = vec![keys::PUBLICATIONS];
-    let mut tidying = Tidying { begun: core.env.now(), done: 0 };
+    let mut tidying = Tidying { begun: applied.env.now(), done: 0 };
     loop {
-        let next = match core.sweep_step(&log, &from) {
+        let next = match applied.sweep_step(&log, &from) {
             Ok(next) => next,
             Err(e) => {
                 tracing::warn!(error = %e, "cannot search for expired publications");
@@ -43,13 +43,13 @@ pub(crate) async fn sweep(core: Arc<Core>, log: Log, mut closing: watch::Receive
             }
         };
         let pause = if next.is_some() { PAUSE } else { EVERY };
-        let (first, parts) = tidying.due(core.env.now());
-        core.channels.tidy(first, parts);
+        let (first, parts) = tidying.due(applied.env.now());
+        applied.channels.tidy(first, parts);
         from = next.unwrap_or_else(|| vec![keys::PUBLICATIONS]);
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return,
-            () = core.env.sleep(pause) => {}
+            () = applied.env.sleep(pause) => {}
         }
     }
 }
@@ -69,7 +69,7 @@ impl Tidying {
     }
 }
 
-impl Core {
+impl AppliedState {
     /// Examines some entries. Returns where to continue, `None` at the end.
     fn sweep_step(&self, log: &Log, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         if !self.index.is_well() {
@@ -136,7 +136,7 @@ impl Core {
             channel.gone.store(true, Ordering::Release);
             part.remove(&*name);
         }
-        self.swept.fetch_add(1, Ordering::Relaxed);
+        self.channels.swept.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -149,6 +149,7 @@ mod tests {
 
     use super::*;
     use crate::clock::testing::Clocks;
+    use crate::shard::uploads::{expire_uploads, upload_expiry_ms};
     use crate::{Attributes, BucketSettings, HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
 
     #[tokio::test]
@@ -175,7 +176,7 @@ mod tests {
         for swept in [false, true] {
             if swept {
                 for (_, shard) in store.topology().open() {
-                    shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+                    shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
                 }
             }
             let query = HistoryQuery { since: Some(start), limit: 100, reverse: false };
@@ -208,13 +209,13 @@ mod tests {
             channel.publish(new).await.expect("published");
         }
         let shard = store.topology().open().next().expect("a disk").1.clone();
-        let sweep = || shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+        let sweep = || shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
         sweep();
         while store.status().publications_expired < 8 {
             env.sleep(Duration::from_millis(20)).await;
             sweep();
         }
-        assert_eq!(shard.core.channel("c").expect("there").state.lock().first, 9);
+        assert_eq!(shard.applied.channel("c").expect("there").state.lock().first, 9);
     }
 
     #[tokio::test]
@@ -245,9 +246,8 @@ mod tests {
         // The number of publications and uploads.
         let left = async |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
-            shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
-            let core = &shard.core;
-            core.expire_uploads(shard.log(), core.upload_expiry_ms(age)).await.expect("looked for");
+            shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+            expire_uploads(&shard.writes, upload_expiry_ms(&shard.applied, age)).await.expect("looked for");
             let query = HistoryQuery { since: None, limit: 100, reverse: false };
             let history = store.channel("c").expect("a channel").history(query).await.expect("read");
             (history.publications.len(), store.upload("b", "k", &upload).is_ok())
@@ -298,7 +298,7 @@ mod tests {
         store.channel("c").expect("a channel").publish(new).await.expect("published");
         let position = |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
-            shard.core.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+            shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
             store.channel("c").expect("a channel").position().expect("read")
         };
         let before = position(&store);

@@ -55,11 +55,11 @@ async fn get(store: &Store, key: &str) -> Result<Vec<u8>, StoreError> {
 
 /// Points the index entry under `key` to `at`, by default to a nonexistent use of an extent.
 fn point(shard: &Shard, key: &[u8], at: impl FnOnce(Location) -> Location) {
-    let core = &shard.core;
-    let value = core.lookup(key).expect("readable").expect("there");
+    let applied = &shard.applied;
+    let value = applied.lookup(key).expect("readable").expect("there");
     let value = Value::decode(&value).expect("understood");
     let value = Value { location: at(value.location), ..value }.encode();
-    core.index.insert(Bytes::copy_from_slice(key), value.into(), core.progress.borrow().lsn);
+    applied.index.insert(Bytes::copy_from_slice(key), value.into(), applied.progress.borrow().lsn);
 }
 
 fn nowhere(at: Location) -> Location {
@@ -111,7 +111,7 @@ async fn every_reader_of_a_lost_object_gets_damage() {
         assert!(store.status().log.read_damage > before, "{name}");
     }
     // When liveness is unknown, the record is kept, and nothing it needs is moved.
-    let found = shard.core.find_object(&keys::object(bucket, b"large")).expect("readable").expect("there");
+    let found = shard.applied.find_object(&keys::object(bucket, b"large")).expect("readable").expect("there");
     let share = Account::decode(&found.meta.encode()).expect("understood").shares[0];
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"large" }.encode().into();
     let chunk = Location { extent: share.extent, epoch: share.epoch, offset: 4096, head_len: 1, body_len: 1 };
@@ -145,7 +145,8 @@ async fn the_bytes_of_another_object_are_never_taken_for_ones_own() {
     for (len, mine, other) in [(500, "mine-small", "else-small"), (LARGE, "mine-large", "else-large")] {
         put(&store, mine, vec![1; len]).await;
         put(&store, other, vec![2; len]).await;
-        let there = shard.core.find_object(&keys::object(bucket, other.as_bytes())).expect("readable").expect("there");
+        let there =
+            shard.applied.find_object(&keys::object(bucket, other.as_bytes())).expect("readable").expect("there");
         point(&shard, &keys::object(bucket, mine.as_bytes()), |_| there.location);
         assert!(is_damage(ends(get(&store, mine)).await), "{mine}");
         assert_eq!(get(&store, other).await.expect("its own"), vec![2; len]);

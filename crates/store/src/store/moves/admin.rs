@@ -143,7 +143,7 @@ impl Store {
         let joined = self.join_opened(&topology, &name, &new, old).await;
         if let Err(e) = joined {
             // Unless the disk is a member now that not every other disk knows of.
-            if !self.topology().members().iter().any(|member| member.id == new.core.pool) {
+            if !self.topology().members().iter().any(|member| member.id == new.applied.pool) {
                 new.close().await.unwrap_or_else(|e| tracing::warn!(error = %e, "the disk could not be closed"));
             }
             return Err(e);
@@ -189,11 +189,13 @@ impl Store {
         let options = self.0.options.of_one_disk(topology.members().len() + 1);
         let index = self.0.index.of_disk(&id);
         let (shard, report) = Shard::open(disk, index, self.0.env.clone(), options, self.0.read_ahead.clone()).await?;
-        let known =
-            |bucket: &BucketId| topology.lead().is_ok_and(|lead| lead.core.registry.read().by_id.contains_key(bucket));
+        let known = |bucket: &BucketId| {
+            topology.lead().is_ok_and(|lead| lead.applied.registry.read().by_id.contains_key(bucket))
+        };
         let status = shard.status();
         // Buckets of this pool without content: an earlier attempt to add it was interrupted.
-        let nothing = status.objects == 0 && status.uploads == 0 && shard.core.registry.read().by_id.keys().all(known);
+        let nothing =
+            status.objects == 0 && status.uploads == 0 && shard.applied.registry.read().by_id.keys().all(known);
         let holds = match shard.layout() {
             Some(theirs) if Some(theirs.family) == family => Some("was taken out of this pool"),
             Some(_) => Some("is a disk of another pool"),
@@ -224,7 +226,7 @@ impl Store {
             Some(first) => (*first, shards.iter().copied().chain([new]).collect::<Vec<_>>()),
             None => return Err(refuse("the pool has no disk".to_owned())),
         };
-        let buckets: Vec<_> = first.core.registry.read().by_id.values().cloned().collect();
+        let buckets: Vec<_> = first.applied.registry.read().by_id.values().cloned().collect();
         for bucket in buckets {
             new.put_bucket(bucket.id, &buckets::meta(&bucket)).await?;
         }
@@ -232,7 +234,7 @@ impl Store {
         if old.is_some() {
             self.no_snapshots()?;
         }
-        let id: Id = new.core.pool;
+        let id: Id = new.applied.pool;
         let layout = match topology.layout() {
             Some(layout) => layout.with_seat(new_seat(id, name)),
             None => {
@@ -255,11 +257,11 @@ impl Store {
         if let Some(old) = old {
             has_room_on(&[new], shards[old], name)?;
         }
-        if let Some(sink) = first.core.channels.sink() {
-            new.core.channels.set_sink(sink);
+        if let Some(sink) = first.applied.channels.sink() {
+            new.applied.channels.set_sink(sink);
         }
-        new.core.channels.set_forgotten_after(first.core.channels.forgotten_after_ms());
-        new.core.channels.set_outbox(&self.0.outbox);
+        new.applied.channels.set_forgotten_after(first.applied.channels.forgotten_after_ms());
+        new.applied.channels.set_outbox(&self.0.outbox);
         let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
         let members = topology.members().iter().cloned().chain([member]).collect();
         self.commit_layout(Next { layout, members, first, last: Some(new) }, || ()).await
@@ -335,7 +337,7 @@ fn not_now(e: StoreError) -> StoreError {
 }
 
 fn capacities(shards: &[&Shard]) -> Vec<u64> {
-    shards.iter().map(|shard| shard.core.capacity_bytes).collect()
+    shards.iter().map(|shard| shard.capacity_bytes).collect()
 }
 
 /// Free bytes of a disk.

@@ -8,11 +8,12 @@ use super::copy::{Copier, CopyError, RECORD_BYTES, reading, text};
 use super::sweep::patiently;
 use crate::StoreError;
 use crate::record::{Head, Value, keys};
+use crate::shard::applied::AppliedState;
 use crate::shard::channels::record::PublicationMeta;
-use crate::shard::core::Core;
 use crate::shard::dirty::Entity;
 use crate::shard::follow::{self, Follow};
-use crate::shard::submit::Refusal;
+use crate::shard::submit::{Refusal, Submission};
+
 use crate::shard::writer::batch_bytes;
 
 /// Maximum number of publications that are read and appended at a time.
@@ -25,9 +26,9 @@ const PAGE_BYTES: u64 = 1 << 20;
 const MANY: u64 = u64::MAX / (1 << 20);
 
 /// The offset of a channel's newest publication.
-fn top(core: &Core, name: &[u8]) -> Result<Option<u64>, StoreError> {
+fn top(applied: &AppliedState, name: &[u8]) -> Result<Option<u64>, StoreError> {
     let (from, to) = keys::publications(name);
-    Ok(core.index.last(&from, &to)?.and_then(|(key, _)| keys::offset_of(&key)))
+    Ok(applied.index.last(&from, &to)?.and_then(|(key, _)| keys::offset_of(&key)))
 }
 
 impl Copier {
@@ -37,7 +38,7 @@ impl Copier {
     /// other disk has all of them. Exceptions are that newest one, which may have been removed
     /// since, and expired ones.
     pub(super) async fn channel(&self, name: &Bytes, entity: &Entity) -> Result<u64, CopyError> {
-        let (from, to) = (&self.from.core, &self.to.core);
+        let (from, to) = (&self.from.applied, &self.to.applied);
         // The epoch that current subscribers see: it may have changed with a restart, and no record
         // contains it yet.
         let epoch = from.channel(text(name)?)?.state.lock().epoch;
@@ -76,10 +77,10 @@ impl Copier {
 
     /// How many bytes [`Copier::channel`] would copy.
     pub(super) fn channel_bytes(&self, name: &[u8]) -> u64 {
-        let Ok(there) = top(&self.to.core, name) else { return MANY };
+        let Ok(there) = top(&self.to.applied, name) else { return MANY };
         let (at, end) = (keys::publication(name, there.unwrap_or(0)), keys::publications(name).1);
         let mut bytes = RECORD_BYTES;
-        for (count, pair) in self.from.core.index.range(&at, Some(&end)).enumerate() {
+        for (count, pair) in self.from.applied.index.range(&at, Some(&end)).enumerate() {
             match pair.map(|(_, value)| Value::decode(&value).map(|value| value.location.body_len)) {
                 Ok(Ok(len)) if count < PAGE => bytes += u64::from(len),
                 _ => return MANY,
@@ -100,14 +101,14 @@ impl Copier {
         let offset = keys::offset_of(key).ok_or_else(|| reading(StoreError::Index("a publication's key".into())))?;
         let mut follow = Follow::default();
         loop {
-            let Some(value) = self.from.core.lookup(key)? else { return Ok(None) };
+            let Some(value) = self.from.applied.lookup(key)? else { return Ok(None) };
             let value = Value::decode(&value).map_err(|e| reading(e.into()))?;
             let meta = PublicationMeta::decode(value.payload).map_err(|e| reading(e.into()))?;
-            if offset < newest && meta.expired(self.from.core.clock.now_ms()) {
+            if offset < newest && meta.expired(self.from.applied.clock.now_ms()) {
                 return Ok(None);
             }
             let payload = PublicationMeta { epoch, ..meta }.encode();
-            if let Some(there) = self.to.core.lookup(key)?
+            if let Some(there) = self.to.applied.lookup(key)?
                 && Value::decode(&there).map_err(StoreError::from)?.payload == payload
             {
                 return Ok(None);
@@ -136,10 +137,9 @@ impl Copier {
     }
 
     async fn put(&self, batch: Vec<Record>) -> Result<(), StoreError> {
-        let (core, log) = (&self.to.core, self.to.log());
-        let mut room = Some(core.reserve(log, batch_bytes(&batch), Priority::Write).await?);
-        match core.submit(log, &[], &mut room, batch, Durability::Async).await {
-            Ok(ticket) => core.committed(ticket).await.map(drop),
+        let room = self.to.writes.reserve(batch_bytes(&batch), Priority::Write).await?;
+        match Submission::new(&[], room, batch, Durability::Async).submit(&self.to.writes).await {
+            Ok(ticket) => self.to.writes.committed(ticket).await.map(drop),
             Err(Refusal::Error(e)) => Err(e),
             Err(Refusal::Unmet(..)) => Ok(()),
         }

@@ -114,7 +114,7 @@ impl Store {
         assert_eq!(layout.seats.len(), next.members.len(), "each disk of a layout has its member");
         let before = now.layout().map_or(0, |before| before.generation);
         assert!(layout.generation > before, "layout {} after {before}", layout.generation);
-        let is = |shard: &Shard, other: &Shard| Arc::ptr_eq(&shard.core, &other.core);
+        let is = |shard: &Shard, other: &Shard| Arc::ptr_eq(&shard.applied, &other.applied);
         next.first.put_layout(&layout).await?;
         // The layout is current from here on.
         if has_fault(self.0.options.sabotage, StoreSabotage::EarlySwitch) {
@@ -150,7 +150,6 @@ mod tests {
 
     use super::*;
     use crate::MoveState;
-    use crate::shard::hang::Hang;
     use crate::{IndexKind, PoolDisk, StoreOptions};
 
     /// A pool of two disks.
@@ -174,7 +173,7 @@ mod tests {
         let layout = topology.layout().expect("a layout").next();
         let members = topology.members().to_vec();
         // Until the watch checks the disk again.
-        shards[1].core.hang.send_replace(Hang::of_writes());
+        shards[1].writes.hang.stop_writes();
         let next = Next { layout, members, first: shards[0], last: None };
         store.commit_layout(next, || ()).await.expect("in both logs");
         store.all_agree(&store.topology()).expect("both have it");

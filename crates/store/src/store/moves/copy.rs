@@ -76,7 +76,7 @@ impl Copier {
             Entity::Part { upload, number, .. } => keys::part(upload, *number),
             Entity::Channel { name } => return self.channel_bytes(name),
         };
-        let value = self.from.core.lookup(&index_key).ok().flatten();
+        let value = self.from.applied.lookup(&index_key).ok().flatten();
         let size = value.and_then(|value| Some(First::decode(Value::decode(&value).ok()?.payload).ok()?.size));
         RECORD_BYTES + size.unwrap_or_default()
     }
@@ -121,7 +121,7 @@ impl Copier {
         target: WriteTarget,
         size: u64,
     ) -> Result<Option<ShardWriter>, StoreError> {
-        let Some(bucket) = self.to.core.registry.read().by_id.get(&bucket).cloned() else { return Ok(None) };
+        let Some(bucket) = self.to.applied.registry.read().by_id.get(&bucket).cloned() else { return Ok(None) };
         patiently(&self.options, &self.env, || self.to.begin(bucket.clone(), key, target, Some(size))).await.map(Some)
     }
 
@@ -145,7 +145,7 @@ impl Copier {
 
     /// Removes an entity from the destination, if it exists there.
     async fn remove(&self, index_key: &[u8], entity: &Entity) -> Result<u64, CopyError> {
-        if self.to.core.lookup(index_key)?.is_some() {
+        if self.to.applied.lookup(index_key)?.is_some() {
             patiently(&self.options, &self.env, || self.to.forget(std::slice::from_ref(entity))).await?;
         }
         Ok(0)
@@ -153,8 +153,8 @@ impl Copier {
 
     async fn upload(&self, bucket: BucketId, key: &Bytes, upload: &Id, entity: &Entity) -> Result<u64, CopyError> {
         let index_key = keys::upload(bucket, key, upload);
-        let Some(value) = self.from.core.lookup(&index_key)? else { return self.remove(&index_key, entity).await };
-        if self.to.core.lookup(&index_key)?.is_some() {
+        let Some(value) = self.from.applied.lookup(&index_key)? else { return self.remove(&index_key, entity).await };
+        if self.to.applied.lookup(&index_key)?.is_some() {
             return Ok(0);
         }
         self.spend(RECORD_BYTES).await;
@@ -185,7 +185,7 @@ impl Copier {
                 }
                 // The upload was aborted meanwhile. If it still exists, something is wrong.
                 Err(CopyError::Failed(StoreError::NoSuchUpload | StoreError::NoSuchBucket))
-                    if self.from.core.lookup(&keys::upload(bucket, key, upload))?.is_none() =>
+                    if self.from.applied.lookup(&keys::upload(bucket, key, upload))?.is_none() =>
                 {
                     return Ok(0);
                 }

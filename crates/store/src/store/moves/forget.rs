@@ -91,7 +91,7 @@ impl Store {
                 Stop::Failed(why) => refuse(why),
             })?;
         }
-        let capacities: Vec<u64> = shards.iter().map(|shard| shard.core.capacity_bytes).collect();
+        let capacities: Vec<u64> = shards.iter().map(|shard| shard.capacity_bytes).collect();
         let mut next = without(&layout, &gone, &capacities);
         // Above the generation that an interrupted attempt may have left on one of them.
         let known = shards.iter().filter_map(|shard| shard.layout()).map(|layout| layout.generation).max();
@@ -110,7 +110,7 @@ impl Store {
             }
         }
         for shard in &shards {
-            shard.core.registry.write().doubtful.clear();
+            shard.applied.registry.write().doubtful.clear();
         }
         drop((buckets, snapshots));
         self.repair_buckets().await;

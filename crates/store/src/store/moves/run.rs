@@ -142,9 +142,9 @@ impl Store {
         let source = copier.from.clone();
         let slots: SlotSet = batch.slots.iter().copied().collect();
         if !has_fault(self.0.options.sabotage, StoreSabotage::ChangesLeftBehind) {
-            source.core.dirty.start(slots, self.0.options.move_dirty_max.max(1));
+            source.applied.dirty.start(slots, self.0.options.move_dirty_max.max(1));
         }
-        let noting = Noting(&source.core.dirty);
+        let noting = Noting(&source.applied.dirty);
         let mut passage = Passage { batch, copier, blocked: BTreeSet::new() };
         self.step("copying");
         self.copy_slots(&mut passage, slots).await?;
@@ -156,7 +156,7 @@ impl Store {
                 return Ok(passage.blocked);
             }
             let begun = self.0.env.now();
-            let changed = source.core.dirty.take();
+            let changed = source.applied.dirty.take();
             let none = changed.is_empty();
             if rounds == PACED_ROUNDS {
                 passage.copier.pace = None;
@@ -185,8 +185,8 @@ impl Store {
     async fn copy_slots(&self, passage: &mut Passage, slots: SlotSet) -> Result<(), Stop> {
         let mut from = Some(scan::start());
         while let Some(at) = from {
-            let core = passage.copier.from.core.clone();
-            let page = self.0.env.blocking(move || core.scan(&at, |slot| slots.contains(slot))).await;
+            let applied = passage.copier.from.applied.clone();
+            let page = self.0.env.blocking(move || applied.scan(&at, |slot| slots.contains(slot))).await;
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             from = page.next;
             let (uploads, objects): (Vec<_>, Vec<_>) =
@@ -267,17 +267,17 @@ impl Store {
         self.step("switching");
         let Some(closed) = self.0.gates.close(&slots, &self.0.env, write_wait / 4).await else { return Ok(false) };
         let source = passage.copier.from.clone();
-        let core = &source.core;
+        let applied = &source.applied;
         // The writers inside have left, but records of a cancelled one may still be in flight.
-        match core.wait_applied(core.submitted.load(std::sync::atomic::Ordering::Acquire)).await {
+        match applied.wait_applied(applied.pending.last_submitted()).await {
             Ok(()) => {}
             Err(StoreError::Busy(_) | StoreError::Hangs) => return Ok(false),
             Err(e) => return Err(e.into()),
         }
-        let last = core.dirty.take();
+        let last = applied.dirty.take();
         let bytes: u64 = last.iter().map(|entity| passage.copier.size(entity)).sum();
         if last.len() > LAST_ENTITIES_MAX || bytes > LAST_BYTES_MAX {
-            core.dirty.put_back(last);
+            applied.dirty.put_back(last);
             return Ok(false);
         }
         let paced = passage.copier.pace.take();
@@ -297,7 +297,7 @@ impl Store {
             Some(Ok(())) if passage.slots() == slots => {}
             Some(Err(e)) => return Err(e),
             _ => {
-                core.dirty.put_back(last);
+                applied.dirty.put_back(last);
                 return Ok(false);
             }
         }
@@ -385,7 +385,7 @@ impl Store {
         let unused = async {
             disuse.await;
             // Writers move to their key's home with the next bytes that they receive.
-            while gone.core.owners.any() {
+            while gone.applied.owners.any() {
                 env.sleep(GATE_RETRY).await;
             }
         };
@@ -401,5 +401,5 @@ impl Store {
 fn parts_of(shard: &Shard, entity: &Entity) -> Result<Vec<Entity>, StoreError> {
     let Entity::Upload { bucket, key, upload } = entity else { return Ok(Vec::new()) };
     let part = |number| Entity::Part { bucket: *bucket, key: key.clone(), upload: *upload, number };
-    Ok(shard.core.part_numbers(upload)?.into_iter().map(part).collect())
+    Ok(shard.applied.part_numbers(upload)?.into_iter().map(part).collect())
 }

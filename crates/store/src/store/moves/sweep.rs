@@ -10,7 +10,7 @@ use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::dirty::Entity;
 use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Touch};
+use crate::shard::submit::{Expect, Refusal, Submission, Touch};
 use crate::shard::{scan, writer};
 use crate::store::Store;
 use crate::{StoreError, StoreOptions};
@@ -37,7 +37,6 @@ impl Shard {
     }
 
     async fn forget_batch(&self, entities: &[Entity]) -> Result<(), StoreError> {
-        let core = &self.core;
         let mut batch = Vec::with_capacity(entities.len());
         let mut touches = Vec::with_capacity(entities.len());
         for entity in entities {
@@ -65,9 +64,9 @@ impl Shard {
         if batch.is_empty() {
             return Ok(());
         }
-        let mut room = Some(core.reserve(self.log(), writer::batch_bytes(&batch), Priority::Delete).await?);
-        match core.submit(self.log(), &touches, &mut room, batch, Durability::Async).await {
-            Ok(ticket) => core.committed(ticket).await.map(drop),
+        let room = self.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
+        match Submission::new(&touches, room, batch, Durability::Async).submit(&self.writes).await {
+            Ok(ticket) => self.writes.committed(ticket).await.map(drop),
             Err(Refusal::Error(e)) => Err(e),
             Err(Refusal::Unmet(..)) => Ok(()),
         }
@@ -96,8 +95,8 @@ impl Store {
             if self.0.moves.is_stopping() {
                 return Err(Stop::Stopping);
             }
-            let (core, owned) = (shard.core.clone(), owned.clone());
-            let page = self.0.env.blocking(move || core.scan(&at, |slot| !owned.has_slot(slot))).await;
+            let (applied, owned) = (shard.applied.clone(), owned.clone());
+            let page = self.0.env.blocking(move || applied.scan(&at, |slot| !owned.has_slot(slot))).await;
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             any |= !page.entities.is_empty();
             let mut stopping = self.0.moves.stopping.subscribe();
@@ -134,7 +133,7 @@ pub(super) async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
 /// An entity's description for operators.
 pub(super) fn name_of(shard: &Shard, entity: &Entity) -> String {
     let path = |bucket: BucketId, key: &[u8]| {
-        let known = shard.core.registry.read().by_id.get(&bucket).cloned();
+        let known = shard.applied.registry.read().by_id.get(&bucket).cloned();
         let bucket = known.map_or_else(|| format!("(bucket {bucket:016x})"), |bucket| bucket.name.clone());
         format!("{bucket}/{}", String::from_utf8_lossy(key).escape_debug())
     };
