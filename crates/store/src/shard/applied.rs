@@ -14,16 +14,17 @@ use tokio::sync::watch;
 use crate::clock::BelievedClock;
 use crate::index::{IndexError, LiveIndex};
 use crate::layout::Layout;
+use crate::record::Value;
 use crate::record::keys::{self, BucketId, Id};
-use crate::record::object::ObjectMeta;
+use crate::record::object::{Account, ObjectMeta};
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::wire::Malformed;
-use crate::record::{BucketMeta, Value};
-use crate::shard::apply::class::Counts;
-use crate::shard::buckets::Bucket;
+use crate::shard::buckets::Registry;
 use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
+use crate::shard::counts::{Class, Counts};
+use crate::shard::fault::{Fault, valued};
 use crate::shard::losses::Losses;
 use crate::shard::marks::Marks;
 use crate::shard::owners::Owners;
@@ -33,42 +34,6 @@ use crate::{StoreError, StoreOptions};
 impl From<Malformed> for StoreError {
     fn from(e: Malformed) -> Self {
         Self::Index(e.to_string())
-    }
-}
-
-/// The buckets, by name and by identity.
-#[derive(Default)]
-pub(crate) struct Registry {
-    pub(crate) by_name: BTreeMap<String, Arc<Bucket>>,
-    pub(crate) by_id: BTreeMap<BucketId, Arc<Bucket>>,
-    /// Names of buckets that may not exist, and why that is unknown.
-    pub(crate) doubtful: BTreeMap<String, String>,
-}
-
-impl Registry {
-    /// Adds a bucket, or changes its settings.
-    pub(crate) fn put(&mut self, id: BucketId, meta: BucketMeta) {
-        if let Some(bucket) = self.by_id.get(&id) {
-            *bucket.settings.write() = meta.settings;
-            return;
-        }
-        let bucket = Arc::new(Bucket::new(id, meta));
-        self.by_name.insert(bucket.name.clone(), bucket.clone());
-        self.by_id.insert(id, bucket);
-    }
-
-    /// Forgets a bucket.
-    pub(crate) fn remove(&mut self, id: BucketId) {
-        let Some(bucket) = self.by_id.remove(&id) else { return };
-        bucket.deleted.store(true, Ordering::Release);
-        if self.by_name.get(&bucket.name).is_some_and(|b| b.id == id) {
-            self.by_name.remove(&bucket.name);
-            // A deletion interrupted by a crash leaves two buckets of a name until the shards have
-            // been repaired.
-            if let Some(other) = self.by_id.values().find(|b| b.name == bucket.name) {
-                self.by_name.insert(other.name.clone(), other.clone());
-            }
-        }
     }
 }
 
@@ -254,6 +219,80 @@ impl AppliedState {
             bytes: self.counts.bytes(),
             usage: usage.saved(),
             clock_ms: self.clock.believed_ms(),
+        }
+    }
+
+    /// Removes `key` unless its value is newer than `version`.
+    pub(crate) fn remove(
+        &self,
+        usage: &mut Usage,
+        key: &Bytes,
+        class: Class,
+        version: Option<Lsn>,
+        lsn: Lsn,
+    ) -> Result<bool, Fault> {
+        let Some(old) = self.index.get(key)? else { return Ok(false) };
+        let was = valued(&old)?;
+        if version.is_some_and(|version| was.version > version) {
+            return Ok(false);
+        }
+        let account = Account::of(class, was.payload)?;
+        account.retire(usage, &was.location);
+        self.counts.change(class, -1, account.size);
+        self.index.remove(key.clone(), lsn);
+        Ok(true)
+    }
+
+    /// Removes a publication that has expired, or is no longer in its channel's history.
+    pub(crate) fn remove_expired(&self, usage: &mut Usage, key: &Bytes, lsn: Lsn) -> Result<bool, Fault> {
+        self.remove(usage, key, Class::Publication, None, lsn)
+    }
+
+    /// Records that the index or a record is inconsistent. The shard continues, and the next start
+    /// rebuilds the index.
+    pub(crate) fn distrust(&self, what: &Malformed) {
+        tracing::error!(error = %what, "a record could not be applied; the index will be rebuilt at the next start");
+        self.losses.distrust();
+        self.index.condemn();
+    }
+
+    /// Ends the replay: drops the marks and removes parts whose upload has ended.
+    pub(crate) fn finish_replay(&self, usage: &mut Usage) -> Result<u64, Fault> {
+        let (records, newest_ms) = match self.replay.lock().as_ref() {
+            Some(replay) => (replay.records, replay.newest_ms),
+            None => return Ok(0),
+        };
+        let lsn = self.progress.borrow().lsn.max(1);
+        let mut uploads = std::collections::BTreeSet::<Id>::new();
+        for pair in self.index.range(&[keys::UPLOADS], Some(&[keys::PARTS])) {
+            let (key, _) = pair?;
+            uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
+        }
+        self.counts.set_uploads(uploads.len() as u64);
+        for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
+            let (key, _) = pair?;
+            let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());
+            if upload.is_none_or(|id| !uploads.contains(&id)) {
+                self.remove(usage, &key, Class::Part, None, lsn)?;
+                self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
+                self.spill_replay();
+            }
+        }
+        self.clock.known(newest_ms);
+        // Only now: until here the index belongs to a replay, and no run may continue from it.
+        self.replay.lock().take();
+        Ok(records)
+    }
+
+    /// In a replay from nothing, no state counts before the end. But changes need not stay in
+    /// memory: a crash would start from nothing.
+    pub(crate) fn spill_replay(&self) {
+        let from_nothing = self.replay.lock().as_ref().is_some_and(|replay| replay.base == 0);
+        if from_nothing && self.memtable_bytes.load(Ordering::Relaxed) >= self.options.memtable_bytes_max {
+            self.index.seal();
+            if let Err(e) = self.index.persist() {
+                tracing::warn!(error = %e, "cannot write the index");
+            }
         }
     }
 }

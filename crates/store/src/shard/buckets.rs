@@ -1,5 +1,6 @@
 //! Buckets: creation, look-up, settings, deletion.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -60,6 +61,42 @@ impl Bucket {
 /// Maximum number of uploads that a bucket's deletion aborts; a client must abort more of them
 /// first.
 const UPLOADS_GIVEN_UP_MAX: usize = 1000;
+
+/// The buckets, by name and by identity.
+#[derive(Default)]
+pub(crate) struct Registry {
+    pub(crate) by_name: BTreeMap<String, Arc<Bucket>>,
+    pub(crate) by_id: BTreeMap<BucketId, Arc<Bucket>>,
+    /// Names of buckets that may not exist, and why that is unknown.
+    pub(crate) doubtful: BTreeMap<String, String>,
+}
+
+impl Registry {
+    /// Adds a bucket, or changes its settings.
+    pub(crate) fn put(&mut self, id: BucketId, meta: BucketMeta) {
+        if let Some(bucket) = self.by_id.get(&id) {
+            *bucket.settings.write() = meta.settings;
+            return;
+        }
+        let bucket = Arc::new(Bucket::new(id, meta));
+        self.by_name.insert(bucket.name.clone(), bucket.clone());
+        self.by_id.insert(id, bucket);
+    }
+
+    /// Forgets a bucket.
+    pub(crate) fn remove(&mut self, id: BucketId) {
+        let Some(bucket) = self.by_id.remove(&id) else { return };
+        bucket.deleted.store(true, Ordering::Release);
+        if self.by_name.get(&bucket.name).is_some_and(|b| b.id == id) {
+            self.by_name.remove(&bucket.name);
+            // A deletion interrupted by a crash leaves two buckets of a name until the shards have
+            // been repaired.
+            if let Some(other) = self.by_id.values().find(|b| b.name == bucket.name) {
+                self.by_name.insert(other.name.clone(), other.clone());
+            }
+        }
+    }
+}
 
 impl Shard {
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {

@@ -82,8 +82,8 @@ impl<'a> Completion<'a> {
         if self.fill_ms.is_some() {
             return Ok(None);
         }
-        let kind = EventKind::Complete;
-        applied.draft(self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag: &meta.attributes.etag })
+        let (kind, etag) = (EventKind::Complete, &meta.attributes.etag[..]);
+        Draft::of(applied, self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag })
     }
 
     /// The upload first: another part or another completion may have changed it. The upload's own

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use steadfast_flow::Env;
 
-use super::applied::Registry;
+use super::buckets::Registry;
 use super::checkpoint::Checkpoint;
 use super::marks::Marks;
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};

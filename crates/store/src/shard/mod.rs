@@ -9,8 +9,10 @@ pub(crate) mod checkpoint;
 pub(crate) mod checkpoints;
 mod chunking;
 mod complete;
+pub(crate) mod counts;
 pub(crate) mod dirty;
 pub(crate) mod events;
+pub(crate) mod fault;
 pub(crate) mod follow;
 pub(crate) mod hang;
 mod heal;
@@ -204,7 +206,7 @@ impl Shard {
         applied.env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
         let maintenance = checkpoints::maintain(checkpoints.clone(), applied.clone(), log.clone(), closing.subscribe());
         applied.env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
-        let sweep = channels::sweep(applied.clone(), log.clone(), closing.subscribe());
+        let sweep = channels::Sweep { applied: applied.clone(), log: log.clone() }.run(closing.subscribe());
         applied.env.spawn("store-sweep", log.guarded("store-sweep", sweep));
     }
 

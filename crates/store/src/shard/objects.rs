@@ -13,7 +13,7 @@ use crate::shard::applied::Found;
 use crate::shard::apply::live::manifest;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
-use crate::shard::events::{Draft, ObjectChange};
+use crate::shard::events::{Draft, ObjectChange, event_bytes_max};
 use crate::shard::follow::{self, Follow};
 use crate::shard::pending::Fate;
 use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect};
@@ -38,7 +38,7 @@ impl Shard {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
-        let event = self.applied.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(0));
+        let event = Draft::of(&self.applied, &bucket, deletion(key))?.map(|draft| draft.if_there(0));
         self.delete_if(&bucket, key, expect(&condition), event, bucket.durability(durability)).await
     }
 
@@ -111,7 +111,8 @@ impl Shard {
         let mut results = Vec::with_capacity(keys.len());
         let mut rest = &keys[..];
         let found = self.find(bucket).ok();
-        let event = |key: &str| found.as_ref().map_or(0, |bucket| self.applied.event_bytes_max(bucket, key.len()));
+        let event =
+            |key: &str| found.as_ref().map_or(0, |bucket| event_bytes_max(&self.applied.options, bucket, key.len()));
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = rest.iter().take_while(|key| {
@@ -141,7 +142,7 @@ impl Shard {
         let mut touches = Vec::with_capacity(keys.len());
         let mut events = Vec::new();
         for (i, key) in (0u64..).zip(keys) {
-            events.extend(applied.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(touches.len())));
+            events.extend(Draft::of(applied, &bucket, deletion(key))?.map(|draft| draft.if_there(touches.len())));
             let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
             check_head(&head)?;
             batch.push(Record { head: head.into(), ..Record::default() });
@@ -238,7 +239,7 @@ impl Shard {
             return Err(StoreError::NoSuchKey);
         };
         // Reserved before the manifests are locked: compaction may be what frees the space.
-        let rough = (64 << 10) + 4096 + applied.event_bytes_max(bucket, key.len());
+        let rough = (64 << 10) + 4096 + event_bytes_max(&applied.options, bucket, key.len());
         let room = self.writes.reserve(size + rough, Priority::Write).await?;
         let shared = applied.manifests.read().await;
         let Some(mut found) = applied.find_object(index_key)? else { return Err(StoreError::NoSuchKey) };
@@ -280,7 +281,7 @@ impl Shard {
         let event = match event_kind {
             Some(kind) => {
                 let etag = &found.meta.attributes.etag;
-                applied.draft(bucket, ObjectChange { kind, key, size: found.meta.size, etag })?
+                Draft::of(applied, bucket, ObjectChange { kind, key, size: found.meta.size, etag })?
             }
             None => None,
         };

@@ -6,7 +6,9 @@ use parking_lot::Mutex;
 use steadfast_log::{Applied, Usage};
 
 use crate::index::LiveIndex;
-use crate::shard::applied::{AppliedState, Registry};
+use crate::shard::applied::AppliedState;
+use crate::shard::apply::apply_records;
+use crate::shard::buckets::Registry;
 use crate::shard::checkpoint::Checkpoint;
 use crate::{StoreError, StoreOptions};
 
@@ -37,7 +39,11 @@ impl Rebuild {
     /// [`StoreError::Index`] when the index fails.
     pub(crate) async fn apply(&self, records: Vec<Applied>) -> Result<(), StoreError> {
         let (applied, usage) = (self.applied.clone(), self.usage.clone());
-        let all = self.applied.env.blocking(move || applied.apply(&records, &mut usage.lock()) == records.len()).await;
+        let all = self
+            .applied
+            .env
+            .blocking(move || apply_records(&applied, &records, &mut usage.lock()) == records.len())
+            .await;
         if all.ok_or_else(panicked)? { Ok(()) } else { Err(self.unreadable()) }
     }
 

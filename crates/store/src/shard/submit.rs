@@ -8,7 +8,7 @@ use steadfast_log::{Batch, Durability, Lsn, Reservation, Ticket};
 use super::applied::AppliedState;
 use crate::record::Value;
 use crate::record::object::First;
-use crate::shard::events::Draft;
+use crate::shard::events::{Draft, Placed};
 use crate::shard::pending::{Bin, Entry, Fate, bin_of};
 use crate::shard::writes::Writes;
 use crate::{Condition, FillCondition, StoreError};
@@ -146,7 +146,7 @@ impl<'a> Submission<'a> {
                 events.push(draft);
             }
         }
-        let placed = applied.place(&events, self.durability);
+        let placed = Placed::of(applied, &events, self.durability);
         self.batch.extend(placed.records());
         let count = self.batch.len() as u64;
         let Some(room) = self.room.take() else {

@@ -19,7 +19,7 @@ use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::chunking::Chunking;
 use crate::shard::complete::check_place;
-use crate::shard::events::{Draft, ObjectChange};
+use crate::shard::events::{Draft, ObjectChange, event_bytes_max, has_listeners};
 use crate::shard::follow::Follow;
 use crate::shard::pending::Fate;
 use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect, fill_expects, object_touches};
@@ -99,7 +99,7 @@ impl Shard {
         let applied = &self.applied;
         // In a small pool a batch is small.
         let batch_max = self.log().limits().batch_bytes_max;
-        let event = applied.event_bytes_max(&bucket, key.len());
+        let event = event_bytes_max(&applied.options, &bucket, key.len());
         let inline_max = (applied.options.inline_max_bytes as u64)
             .min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096 + event));
         let chunked = matches!(target, WriteTarget::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
@@ -137,7 +137,7 @@ impl ShardWriter {
 
     /// Whether its bucket has notifications or is mirrored.
     pub(crate) fn has_listeners(&self) -> bool {
-        self.shard.applied.has_listeners(&self.bucket)
+        has_listeners(&self.shard.applied.options, &self.bucket)
     }
 
     /// Whether it writes to this shard.
@@ -424,7 +424,7 @@ impl ShardWriter {
     fn draft(&self, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
         let Some(kind) = self.event_kind else { return Ok(None) };
         let change = ObjectChange { kind, key: &self.key, size: meta.size, etag: &meta.attributes.etag };
-        self.shard.applied.draft(&self.bucket, change)
+        Draft::of(&self.shard.applied, &self.bucket, change)
     }
 
     /// The key that the commit depends on and changes. Takes an object's entity tag out of `meta`.

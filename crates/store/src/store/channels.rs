@@ -11,6 +11,7 @@ use crate::StoreError;
 use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Published, StoredKey};
 use crate::layout::slot_of;
 use crate::record::keys;
+use crate::shard::channels::is_kept;
 use crate::shard::channels::pending::PendingPublication;
 use crate::shard::channels::{CHANNEL_BYTES_MAX, ShardChannel};
 
@@ -79,7 +80,7 @@ impl Store {
                 let Ok(name) = String::from_utf8(name) else { continue };
                 // A leftover of a previous home does not count.
                 let is_here = home.is_ok_and(|home| home.seat == seat);
-                if is_here && !keys::is_own_channel(&name) && wanted(&name) && applied.is_kept(newest)? {
+                if is_here && !keys::is_own_channel(&name) && wanted(&name) && is_kept(applied, newest)? {
                     count += 1;
                 }
             }

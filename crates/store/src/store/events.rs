@@ -13,6 +13,7 @@ use crate::events::Event;
 use crate::outbox::{QueuedEvent, by_time};
 use crate::record::keys;
 use crate::shard::Shard;
+use crate::shard::events::has_listeners;
 
 /// Events read at a time when the store is opened.
 const PAGE: usize = 256;
@@ -74,7 +75,7 @@ impl Store {
         let lead = topology.lead()?;
         // The operation itself reports a bucket that does not exist.
         match lead.find(bucket) {
-            Ok(found) if lead.applied.has_listeners(&found) => self.room_for_events().await,
+            Ok(found) if has_listeners(&lead.applied.options, &found) => self.room_for_events().await,
             _ => Ok(()),
         }
     }

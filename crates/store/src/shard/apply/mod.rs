@@ -7,10 +7,10 @@
 //! A moved record whose key is absent belongs to a deleted key. A replay is the exception: the
 //! records before it may be gone from the log. Then the deletes met so far, kept as marks, decide.
 
-pub(crate) mod class;
 pub(crate) mod live;
+mod publication;
+mod record;
 pub(crate) mod repoint;
-mod take;
 #[cfg(test)]
 mod tests;
 
@@ -24,54 +24,15 @@ use steadfast_log::{
     Applied, Applier, ChunkMove, ChunkOwners, ExtentUsage, History, Hold, Location, LogError, Lsn, Subject,
 };
 
-use class::Class;
+use record::RecordApplier;
 
-use crate::index::{Health, IndexError};
-use crate::record::keys::Id;
-use crate::record::object::{Account, First};
-use crate::record::wire::Malformed;
-use crate::record::{Value, keys};
+use crate::StoreSabotage;
+use crate::index::Health;
 use crate::shard::applied::AppliedState;
-use crate::shard::channels::record::PublicationMeta;
 use crate::shard::checkpoints::Checkpoints;
+use crate::shard::fault::Fault;
 use crate::shard::openings::Openings;
-use crate::{StoreError, StoreSabotage};
 use steadfast_log::{Log, Usage};
-
-/// Why a record was not applied.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// The record itself cannot be decoded.
-    Record(Malformed),
-    /// The index could not read the key's current value.
-    Index(IndexError),
-}
-
-impl From<Malformed> for Fault {
-    fn from(e: Malformed) -> Self {
-        Self::Record(e)
-    }
-}
-
-impl From<IndexError> for Fault {
-    fn from(e: IndexError) -> Self {
-        Self::Index(e)
-    }
-}
-
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Record(e) => e.into(),
-            Fault::Index(e) => e.into(),
-        }
-    }
-}
-
-/// Decodes an indexed value.
-fn valued(value: &[u8]) -> Result<Value<'_>, Fault> {
-    Value::decode(value).map_err(|e| Fault::Index(IndexError::damaged(e.to_string())))
-}
 
 /// See the module.
 pub(crate) struct StoreApplier {
@@ -82,7 +43,7 @@ pub(crate) struct StoreApplier {
 
 impl Applier for StoreApplier {
     fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
-        let taken = self.applied.apply(records, usage);
+        let taken = apply_records(&self.applied, records, usage);
         if taken > 0 {
             self.checkpoints.note(&self.applied, usage, &records[..taken], taken == records.len());
         }
@@ -148,137 +109,35 @@ impl ChunkOwners for StoreApplier {
     }
 }
 
-impl AppliedState {
-    /// Applies records. Returns how many: the rest needs values that the index cannot read now.
-    pub(crate) fn apply(&self, records: &[Applied], usage: &mut Usage) -> usize {
-        debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
-        if !self.index.is_well() {
-            return 0;
-        }
-        let mut taken = records.len();
-        for (n, record) in records.iter().enumerate() {
-            match self.take(record, usage) {
-                Ok(()) => {}
-                Err(Fault::Record(e)) => self.distrust(&e),
-                Err(Fault::Index(_)) if has_fault(self.options.sabotage, StoreSabotage::IndexErrors) => {}
-                Err(Fault::Index(e)) => {
-                    // When the current value is unknown, nothing replaces it, and no writer is
-                    // acknowledged.
-                    self.index.fault(&e);
-                    taken = n;
-                    break;
-                }
-            }
-        }
-        if self.is_replaying() {
-            self.channels.bound_replay();
-        }
-        let Some(last) = records[..taken].last().map(|r| r.lsn) else { return taken };
-        self.owners.applied(last);
-        self.progress.send_modify(|p| p.lsn = p.lsn.max(last));
-        self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
-        self.spill_replay();
-        taken
+/// Applies records. Returns how many: the rest needs values that the index cannot read now.
+pub(crate) fn apply_records(applied: &AppliedState, records: &[Applied], usage: &mut Usage) -> usize {
+    debug_assert!(records.is_sorted_by(|a, b| a.lsn < b.lsn), "records are applied in the order of the log");
+    if !applied.index.is_well() {
+        return 0;
     }
-
-    /// In a replay from nothing, the newest time in the log is the only hint of when the last run
-    /// was.
-    fn note_time(&self, class: Class, payload: &[u8]) -> Result<(), Malformed> {
-        let mut replay = self.replay.lock();
-        let Some(replay) = replay.as_mut().filter(|replay| replay.base == 0) else { return Ok(()) };
-        let ms = match class {
-            Class::Object => First::decode(payload)?.modified_ms,
-            Class::Publication => PublicationMeta::decode(payload)?.time_ms,
-            Class::Part | Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot => 0,
-        };
-        replay.newest_ms = replay.newest_ms.max(ms);
-        Ok(())
-    }
-
-    /// Whether this replay met a newer end of the channel.
-    fn channel_ended(&self, channel: &[u8], version: Lsn) -> Result<bool, Fault> {
-        match self.replay.lock().as_ref() {
-            Some(replay) => Ok(replay.deleted(&keys::channel_end(channel), version)?),
-            None => Ok(false),
-        }
-    }
-
-    /// Removes `key` unless its value is newer than `version`.
-    fn remove(
-        &self,
-        usage: &mut Usage,
-        key: &Bytes,
-        class: Class,
-        version: Option<Lsn>,
-        lsn: Lsn,
-    ) -> Result<bool, Fault> {
-        let Some(old) = self.index.get(key)? else { return Ok(false) };
-        let was = valued(&old)?;
-        if version.is_some_and(|version| was.version > version) {
-            return Ok(false);
-        }
-        let account = Account::of(class, was.payload)?;
-        account.retire(usage, &was.location);
-        self.counts.change(class, -1, account.size);
-        self.index.remove(key.clone(), lsn);
-        Ok(true)
-    }
-
-    /// Removes a publication that has expired, or is no longer in its channel's history.
-    pub(crate) fn remove_expired(&self, usage: &mut Usage, key: &Bytes, lsn: Lsn) -> Result<bool, Fault> {
-        self.remove(usage, key, Class::Publication, None, lsn)
-    }
-
-    /// Removes the value from before `r`.
-    pub(crate) fn remove_replayed(&self, usage: &mut Usage, key: &Bytes, r: &Applied) -> Result<bool, Fault> {
-        self.remove(usage, key, Class::Publication, Some(r.version), r.lsn)
-    }
-
-    /// Records that the index or a record is inconsistent. The shard continues, and the next start
-    /// rebuilds the index.
-    pub(crate) fn distrust(&self, what: &Malformed) {
-        tracing::error!(error = %what, "a record could not be applied; the index will be rebuilt at the next start");
-        self.losses.distrust();
-        self.index.condemn();
-    }
-
-    /// Ends the replay: drops the marks and removes parts whose upload has ended.
-    pub(crate) fn finish_replay(&self, usage: &mut Usage) -> Result<u64, Fault> {
-        let (records, newest_ms) = match self.replay.lock().as_ref() {
-            Some(replay) => (replay.records, replay.newest_ms),
-            None => return Ok(0),
-        };
-        let lsn = self.progress.borrow().lsn.max(1);
-        let mut uploads = std::collections::BTreeSet::<Id>::new();
-        for pair in self.index.range(&[keys::UPLOADS], Some(&[keys::PARTS])) {
-            let (key, _) = pair?;
-            uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
-        }
-        self.counts.set_uploads(uploads.len() as u64);
-        for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
-            let (key, _) = pair?;
-            let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());
-            if upload.is_none_or(|id| !uploads.contains(&id)) {
-                self.remove(usage, &key, Class::Part, None, lsn)?;
-                self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
-                self.spill_replay();
-            }
-        }
-        self.clock.known(newest_ms);
-        // Only now: until here the index belongs to a replay, and no run may continue from it.
-        self.replay.lock().take();
-        Ok(records)
-    }
-
-    /// In a replay from nothing, no state counts before the end. But changes need not stay in
-    /// memory: a crash would start from nothing.
-    fn spill_replay(&self) {
-        let from_nothing = self.replay.lock().as_ref().is_some_and(|replay| replay.base == 0);
-        if from_nothing && self.memtable_bytes.load(Ordering::Relaxed) >= self.options.memtable_bytes_max {
-            self.index.seal();
-            if let Err(e) = self.index.persist() {
-                tracing::warn!(error = %e, "cannot write the index");
+    let mut taken = records.len();
+    for (n, record) in records.iter().enumerate() {
+        let one = RecordApplier { applied, usage: &mut *usage, record };
+        match one.apply() {
+            Ok(()) => {}
+            Err(Fault::Record(e)) => applied.distrust(&e),
+            Err(Fault::Index(_)) if has_fault(applied.options.sabotage, StoreSabotage::IndexErrors) => {}
+            Err(Fault::Index(e)) => {
+                // When the current value is unknown, nothing replaces it, and no writer is
+                // acknowledged.
+                applied.index.fault(&e);
+                taken = n;
+                break;
             }
         }
     }
+    if applied.is_replaying() {
+        applied.channels.bound_replay();
+    }
+    let Some(last) = records[..taken].last().map(|r| r.lsn) else { return taken };
+    applied.owners.applied(last);
+    applied.progress.send_modify(|p| p.lsn = p.lsn.max(last));
+    applied.memtable_bytes.store(applied.index.memtable_bytes(), Ordering::Relaxed);
+    applied.spill_replay();
+    taken
 }

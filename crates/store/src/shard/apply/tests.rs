@@ -9,7 +9,7 @@ use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 use steadfast_log::{Applied, Applier, ChunkMove, ChunkOwners, FormatOptions, Location, Log, Priority, Subject};
 
-use super::{Fault, StoreApplier};
+use super::StoreApplier;
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
@@ -17,6 +17,7 @@ use crate::shard::applied::Replay;
 use crate::shard::apply::live::{self, manifest};
 use crate::shard::channels::REPLAYED_MAX;
 use crate::shard::channels::record::PublicationMeta;
+use crate::shard::fault::Fault;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, MemCheckpoint, PartChoice, Store, StoreOptions};
 
 const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -366,15 +367,15 @@ async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first), Some(true), "hides what may still be somewhere");
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first + 3), Some(false), "nothing is left to hide");
     // At run time too; the channel is looked up anew.
-    let before = applied.channel("c").expect("readable");
+    let before = applied.channels.get(&applied, "c").expect("readable");
     apply(&store, &[record(first + 5, first + 5, end.clone())]);
     assert!(!there(2));
-    assert_eq!(applied.channel("c").expect("readable").state.lock().top, 0);
+    assert_eq!(applied.channels.get(&applied, "c").expect("readable").state.lock().top, 0);
     assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
     // The channel is in use again when compaction moves its end record.
-    let in_use = applied.channel("c").expect("readable");
+    let in_use = applied.channels.get(&applied, "c").expect("readable");
     apply(&store, &[record(first + 6, first + 5, end)]);
-    assert!(Arc::ptr_eq(&in_use, &applied.channel("c").expect("readable")));
+    assert!(Arc::ptr_eq(&in_use, &applied.channels.get(&applied, "c").expect("readable")));
     let first = first + 1;
     // A record in the middle of the offsets does not cost a step per earlier offset.
     let far = 1 << 60;
@@ -387,7 +388,7 @@ async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
         ],
     );
     assert!(!there(far) && !there(far + 1) && there(far + 100));
-    assert_eq!(applied.channel("c").expect("readable").state.lock().first, far + 90);
+    assert_eq!(applied.channels.get(&applied, "c").expect("readable").state.lock().first, far + 90);
 }
 
 #[tokio::test]
@@ -409,7 +410,7 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
     }
     finish_replay(&store).expect("readable");
     for n in 0..count {
-        let channel = applied.channel(&name(n)).expect("readable");
+        let channel = applied.channels.get(&applied, &name(n)).expect("readable");
         let state = channel.state.lock();
         assert_eq!((state.epoch, state.first, state.top), (5, 2, 3), "{n}");
     }
@@ -454,7 +455,7 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         apply(&store, &[record(base + 31, base + 11, new, 2)]);
         finish_replay(&store).expect("readable");
         for _ in 0..2 {
-            let channel = applied.channel("c").expect("readable");
+            let channel = applied.channels.get(&applied, "c").expect("readable");
             let state = channel.state.lock();
             assert_eq!((state.epoch, state.first, state.top), (new + 10, 1, 3));
             drop(state);

@@ -43,7 +43,7 @@ pub(crate) struct ShardChannel {
 impl Shard {
     /// A channel of this shard.
     pub(crate) fn channel(&self, name: &str) -> Result<ShardChannel, StoreError> {
-        Ok(ShardChannel { shard: self.clone(), channel: self.applied.channel(name)? })
+        Ok(ShardChannel { shard: self.clone(), channel: self.applied.channels.get(&self.applied, name)? })
     }
 }
 

@@ -30,30 +30,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// publications' pass.
 const TIDY: Duration = Duration::from_secs(5);
 
-/// Runs until the shard closes.
-pub(crate) async fn sweep(applied: Arc<AppliedState>, log: Log, mut closing: watch::Receiver<bool>) {
-    let mut from = vec![keys::PUBLICATIONS];
-    let mut tidying = Tidying { begun: applied.env.now(), done: 0 };
-    loop {
-        let next = match applied.sweep_step(&log, &from) {
-            Ok(next) => next,
-            Err(e) => {
-                tracing::warn!(error = %e, "cannot search for expired publications");
-                None
-            }
-        };
-        let pause = if next.is_some() { PAUSE } else { EVERY };
-        let (first, parts) = tidying.due(applied.env.now());
-        applied.channels.tidy(first, parts);
-        from = next.unwrap_or_else(|| vec![keys::PUBLICATIONS]);
-        tokio::select! {
-            biased;
-            _ = closing.wait_for(|closing| *closing) => return,
-            () = applied.env.sleep(pause) => {}
-        }
-    }
-}
-
 /// Progress of the search for unused channels. It follows the clock.
 struct Tidying {
     begun: Duration,
@@ -69,15 +45,47 @@ impl Tidying {
     }
 }
 
-impl AppliedState {
+/// The removal of what has expired.
+pub(crate) struct Sweep {
+    pub(crate) applied: Arc<AppliedState>,
+    pub(crate) log: Log,
+}
+
+impl Sweep {
+    /// Runs until the shard closes.
+    pub(crate) async fn run(self, mut closing: watch::Receiver<bool>) {
+        let applied = &*self.applied;
+        let mut from = vec![keys::PUBLICATIONS];
+        let mut tidying = Tidying { begun: applied.env.now(), done: 0 };
+        loop {
+            let next = match self.step(&from) {
+                Ok(next) => next,
+                Err(e) => {
+                    tracing::warn!(error = %e, "cannot search for expired publications");
+                    None
+                }
+            };
+            let pause = if next.is_some() { PAUSE } else { EVERY };
+            let (first, parts) = tidying.due(applied.env.now());
+            applied.channels.tidy(first, parts);
+            from = next.unwrap_or_else(|| vec![keys::PUBLICATIONS]);
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return,
+                () = applied.env.sleep(pause) => {}
+            }
+        }
+    }
+
     /// Examines some entries. Returns where to continue, `None` at the end.
-    fn sweep_step(&self, log: &Log, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        if !self.index.is_well() {
+    fn step(&self, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let applied = &*self.applied;
+        if !applied.index.is_well() {
             return Ok(None);
         }
-        let (now_ms, forgotten_after_ms) = (self.clock.now_ms(), self.channels.forgotten_after_ms());
+        let (now_ms, forgotten_after_ms) = (applied.clock.now_ms(), applied.channels.forgotten_after_ms());
         let mut over: Vec<Bytes> = Vec::new();
-        let mut entries = self.index.range(from, Some(&[keys::PUBLICATIONS + 1])).peekable();
+        let mut entries = applied.index.range(from, Some(&[keys::PUBLICATIONS + 1])).peekable();
         let mut next = None;
         for _ in 0..STEP {
             let Some(pair) = entries.next() else {
@@ -103,20 +111,21 @@ impl AppliedState {
         }
         drop(entries);
         for key in over {
-            log.with_usage(|usage| self.remove_publication(usage, &key, now_ms))?;
+            self.log.with_usage(|usage| self.remove_publication(usage, &key, now_ms))?;
         }
         Ok(next)
     }
 
     fn remove_publication(&self, usage: &mut Usage, key: &Bytes, now_ms: u64) -> Result<(), StoreError> {
+        let applied = &*self.applied;
         let Some((name, offset)) = keys::parse_publication(key) else { return Ok(()) };
         let name = String::from_utf8(name).map_err(|_| StoreError::Index("a channel's name".into()))?;
-        let channel = self.channel(&name)?;
+        let channel = applied.channels.get(applied, &name)?;
         // Callers obtain a channel under this lock, so no caller does between the check of its
         // holders and its removal.
-        let mut part = self.channels.part(&name).lock();
+        let mut part = applied.channels.part(&name).lock();
         let mut state = channel.state.lock();
-        let Some(value) = self.lookup(key)? else { return Ok(()) };
+        let Some(value) = applied.lookup(key)? else { return Ok(()) };
         let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
         // It was published into again, or is in use.
         if !meta.expired(now_ms) || offset >= state.top && (!state.is_settled() || Arc::strong_count(&channel) > 2) {
@@ -126,17 +135,17 @@ impl AppliedState {
         // its removal leaves a hole and they stay. Where none of them remains, the channel now
         // starts after it. Otherwise the channel would start at the first hole for ever.
         let before = keys::publication(name.as_bytes(), state.first);
-        if offset <= state.first || offset >= state.top || self.index.range(&before, Some(key)).next().is_none() {
+        if offset <= state.first || offset >= state.top || applied.index.range(&before, Some(key)).next().is_none() {
             state.forget_up_to(offset);
         }
-        self.remove_expired(usage, key, self.progress.borrow().lsn.max(1))?;
+        applied.remove_expired(usage, key, applied.progress.borrow().lsn.max(1))?;
         if offset >= state.top {
             // The channel is forgotten as a whole; the next publication begins a new channel.
             drop(state);
             channel.gone.store(true, Ordering::Release);
             part.remove(&*name);
         }
-        self.channels.swept.fetch_add(1, Ordering::Relaxed);
+        applied.channels.swept.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -149,8 +158,13 @@ mod tests {
 
     use super::*;
     use crate::clock::testing::Clocks;
+    use crate::shard::Shard;
     use crate::shard::uploads::{expire_uploads, upload_expiry_ms};
     use crate::{Attributes, BucketSettings, HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
+
+    fn sweep(shard: &Shard) -> Sweep {
+        Sweep { applied: shard.applied.clone(), log: shard.log().clone() }
+    }
 
     #[tokio::test]
     async fn an_expired_publication_in_the_middle_hides_none_before_it() {
@@ -176,7 +190,7 @@ mod tests {
         for swept in [false, true] {
             if swept {
                 for (_, shard) in store.topology().open() {
-                    shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+                    sweep(shard).step(&[keys::PUBLICATIONS]).expect("swept");
                 }
             }
             let query = HistoryQuery { since: Some(start), limit: 100, reverse: false };
@@ -209,13 +223,13 @@ mod tests {
             channel.publish(new).await.expect("published");
         }
         let shard = store.topology().open().next().expect("a disk").1.clone();
-        let sweep = || shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
-        sweep();
+        let step = || sweep(&shard).step(&[keys::PUBLICATIONS]).expect("swept");
+        step();
         while store.status().publications_expired < 8 {
             env.sleep(Duration::from_millis(20)).await;
-            sweep();
+            step();
         }
-        assert_eq!(shard.applied.channel("c").expect("there").state.lock().first, 9);
+        assert_eq!(shard.applied.channels.get(&shard.applied, "c").expect("there").state.lock().first, 9);
     }
 
     #[tokio::test]
@@ -246,7 +260,7 @@ mod tests {
         // The number of publications and uploads.
         let left = async |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
-            shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+            sweep(&shard).step(&[keys::PUBLICATIONS]).expect("swept");
             expire_uploads(&shard.writes, upload_expiry_ms(&shard.applied, age)).await.expect("looked for");
             let query = HistoryQuery { since: None, limit: 100, reverse: false };
             let history = store.channel("c").expect("a channel").history(query).await.expect("read");
@@ -298,7 +312,7 @@ mod tests {
         store.channel("c").expect("a channel").publish(new).await.expect("published");
         let position = |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
-            shard.applied.sweep_step(shard.log(), &[keys::PUBLICATIONS]).expect("swept");
+            sweep(&shard).step(&[keys::PUBLICATIONS]).expect("swept");
             store.channel("c").expect("a channel").position().expect("read")
         };
         let before = position(&store);

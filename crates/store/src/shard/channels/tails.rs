@@ -62,7 +62,7 @@ impl Tails {
     }
 
     /// Queues a channel, last. It must not be queued yet.
-    pub(super) fn enqueue(&self, channel: &Arc<Channel>) {
+    pub(crate) fn enqueue(&self, channel: &Arc<Channel>) {
         let mut turns = self.turns.lock();
         turns.queue.push_back(Arc::downgrade(channel));
         if turns.queue.len() >= turns.tidied + SLACK.max(turns.tidied) {
@@ -72,7 +72,7 @@ impl Tails {
     }
 
     /// Evicts channels until the memory is within the bound. Called without a channel's lock.
-    pub(super) fn evict(&self) {
+    pub(crate) fn evict(&self) {
         // The peak includes the excess before eviction: the process had that memory.
         self.peak.fetch_max(self.bytes.load(Relaxed), Relaxed);
         while self.bytes.load(Relaxed) > self.bytes_max {

@@ -41,7 +41,7 @@ impl Copier {
         let (from, to) = (&self.from.applied, &self.to.applied);
         // The epoch that current subscribers see: it may have changed with a restart, and no record
         // contains it yet.
-        let epoch = from.channel(text(name)?)?.state.lock().epoch;
+        let epoch = from.channels.get(from, text(name)?)?.state.lock().epoch;
         let (here, mut there) = (top(from, name)?, top(to, name)?);
         if there > here {
             // The channel was forgotten here, and perhaps began anew.

@@ -186,7 +186,7 @@ impl Store {
         let mut from = Some(scan::start());
         while let Some(at) = from {
             let applied = passage.copier.from.applied.clone();
-            let page = self.0.env.blocking(move || applied.scan(&at, |slot| slots.contains(slot))).await;
+            let page = self.0.env.blocking(move || scan::scan(&applied, &at, |slot| slots.contains(slot))).await;
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             from = page.next;
             let (uploads, objects): (Vec<_>, Vec<_>) =
@@ -401,5 +401,5 @@ impl Store {
 fn parts_of(shard: &Shard, entity: &Entity) -> Result<Vec<Entity>, StoreError> {
     let Entity::Upload { bucket, key, upload } = entity else { return Ok(Vec::new()) };
     let part = |number| Entity::Part { bucket: *bucket, key: key.clone(), upload: *upload, number };
-    Ok(shard.applied.part_numbers(upload)?.into_iter().map(part).collect())
+    Ok(scan::part_numbers(&shard.applied, upload)?.into_iter().map(part).collect())
 }

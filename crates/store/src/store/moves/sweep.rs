@@ -96,7 +96,7 @@ impl Store {
                 return Err(Stop::Stopping);
             }
             let (applied, owned) = (shard.applied.clone(), owned.clone());
-            let page = self.0.env.blocking(move || applied.scan(&at, |slot| !owned.has_slot(slot))).await;
+            let page = self.0.env.blocking(move || scan::scan(&applied, &at, |slot| !owned.has_slot(slot))).await;
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             any |= !page.entities.is_empty();
             let mut stopping = self.0.moves.stopping.subscribe();

@@ -8,7 +8,7 @@ use crate::shard::checkpoint::Checkpoint;
 
 /// The kind of entity that a key stands for, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     Bucket,
     Object,
     Upload,
@@ -19,7 +19,7 @@ pub(super) enum Class {
 }
 
 impl Account {
-    pub(super) fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
         match class {
             Class::Object | Class::Part => Self::decode(payload),
             Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot | Class::Publication => {
@@ -76,7 +76,7 @@ impl Counts {
     }
 
     /// Counts an entity of `size` bytes: one more if `by` is above zero, otherwise one less.
-    pub(super) fn change(&self, class: Class, by: i64, size: u64) {
+    pub(crate) fn change(&self, class: Class, by: i64, size: u64) {
         let add = |counter: &AtomicU64, amount: u64| {
             if by > 0 {
                 counter.fetch_add(amount, Ordering::Relaxed)
