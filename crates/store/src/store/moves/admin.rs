@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::Turn;
-use super::commit::{Next, all_well};
+use super::commit::{LayoutWriter, Next, all_well};
+use super::run::Mover;
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
 use crate::shard::peek::{Until, peek};
@@ -45,14 +46,14 @@ impl Store {
     /// space.
     pub async fn drain_disk(&self, disk: &str) -> Result<(), StoreError> {
         let turn = self.0.moves.begin().ok_or_else(moving_already)?;
-        self.level().await.map_err(not_now)?;
+        LayoutWriter(self).level().await.map_err(not_now)?;
         let topology = self.topology();
         let seat = find(&topology, disk)?;
         let name = topology.members()[seat].name.clone();
         if let Some(layout) = topology.layout()
             && layout.has_work()
         {
-            self.all_agree(&topology).map_err(not_now)?;
+            LayoutWriter(self).all_agree(&topology).map_err(not_now)?;
             if !layout.seats[seat].leaving {
                 self.take_back(&topology, layout, seat).await?;
             }
@@ -62,7 +63,7 @@ impl Store {
         if topology.members().len() == 1 {
             return Err(refuse(format!("{name} is the only disk of the pool: add another first, or replace it")));
         }
-        self.all_agree(&topology).map_err(not_now)?;
+        LayoutWriter(self).all_agree(&topology).map_err(not_now)?;
         let shards = topology.all()?;
         has_room(&shards, seat, &name)?;
         let layout = topology.layout().ok_or_else(|| refuse("the pool has no layout".to_owned()))?;
@@ -71,7 +72,7 @@ impl Store {
         let mut next = layout.next();
         next.plan_leave(seat, None, &capacities(&shards));
         let members = topology.members().to_vec();
-        self.commit_layout(Next { layout: next, members, first: shards[0], last: None }, || ()).await?;
+        LayoutWriter(self).commit(Next { layout: next, members, first: shards[0], last: None }, || ()).await?;
         self.start(turn, MoveKind::Drain, name);
         Ok(())
     }
@@ -90,7 +91,7 @@ impl Store {
         next.goals.clone_from(&next.homes);
         next.plan_leave(seat, None, &capacities(&shards));
         let members = topology.members().to_vec();
-        self.commit_layout(Next { layout: next, members, first: shards[0], last: None }, || ()).await
+        LayoutWriter(self).commit(Next { layout: next, members, first: shards[0], last: None }, || ()).await
     }
 
     /// Continues a move that was interrupted by a stop of the store or has failed. Returns at once,
@@ -127,7 +128,7 @@ impl Store {
 
     async fn join(&self, disk: PoolDisk, replaces: Option<&str>) -> Result<(), StoreError> {
         let turn = self.0.moves.begin().ok_or_else(moving_already)?;
-        self.level().await.map_err(not_now)?;
+        LayoutWriter(self).level().await.map_err(not_now)?;
         let topology = self.topology();
         if topology.layout().is_some_and(|layout| layout.has_work()) {
             return Err(unfinished());
@@ -137,7 +138,7 @@ impl Store {
             return Err(refuse(format!("the pool already has {DISKS_MAX} disks, the maximum")));
         }
         let old = replaces.map(|old| find(&topology, old)).transpose()?;
-        self.all_agree(&topology).map_err(not_now)?;
+        LayoutWriter(self).all_agree(&topology).map_err(not_now)?;
         let name = disk.name.clone();
         let new = self.open_new(&topology, disk).await?;
         let joined = self.join_opened(&topology, &name, &new, old).await;
@@ -264,7 +265,7 @@ impl Store {
         new.applied.channels.set_outbox(&self.0.outbox);
         let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
         let members = topology.members().iter().cloned().chain([member]).collect();
-        self.commit_layout(Next { layout, members, first, last: Some(new) }, || ()).await
+        LayoutWriter(self).commit(Next { layout, members, first, last: Some(new) }, || ()).await
     }
 
     /// Starts the mover, which takes over the turn.
@@ -300,8 +301,8 @@ impl Store {
             unmovable_total: 0,
             error: None,
         }));
-        let store = self.clone();
-        self.0.env.spawn("store-mover", async move { store.run_moves().await });
+        let mover = Mover { store: self.clone() };
+        self.0.env.spawn("store-mover", mover.run());
     }
 }
 

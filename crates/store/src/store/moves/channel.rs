@@ -5,7 +5,7 @@ use bytes::Bytes;
 use steadfast_log::{Durability, LogError, Priority, Record};
 
 use super::copy::{Copier, CopyError, RECORD_BYTES, reading, text};
-use super::sweep::patiently;
+use super::sweep::{forget, patiently};
 use crate::StoreError;
 use crate::record::{Head, Value, keys};
 use crate::shard::applied::AppliedState;
@@ -45,7 +45,7 @@ impl Copier {
         let (here, mut there) = (top(from, name)?, top(to, name)?);
         if there > here {
             // The channel was forgotten here, and perhaps began anew.
-            patiently(&self.options, &self.env, || self.to.forget(std::slice::from_ref(entity))).await?;
+            patiently(&self.options, &self.env, || forget(&self.to, std::slice::from_ref(entity))).await?;
             there = None;
         }
         let Some(newest) = here else { return Ok(0) };

@@ -46,7 +46,10 @@ pub(super) fn all_well(topology: &Topology) -> Result<(), StoreError> {
     failure.map_or(Ok(()), Err)
 }
 
-impl Store {
+/// Writes layouts to the disks of a store.
+pub(super) struct LayoutWriter<'a>(pub(super) &'a Store);
+
+impl LayoutWriter<'_> {
     /// Whether all disks are present, accept writes, and have the current layout.
     pub(super) fn all_agree(&self, topology: &Topology) -> Result<(), StoreError> {
         all_well(topology)?;
@@ -66,29 +69,29 @@ impl Store {
     /// # Errors
     /// When a disk is missing or read-only, or the store is being closed.
     pub(super) async fn level(&self) -> Result<(), StoreError> {
-        let topology = self.topology();
+        let topology = self.0.topology();
         all_well(&topology)?;
         let Some(layout) = topology.layout() else { return Ok(()) };
         for shard in topology.all()? {
             if shard.layout().is_none_or(|known| known.generation < layout.generation) {
-                self.put_patiently(shard, layout).await?;
+                self.put(shard, layout).await?;
             }
         }
         Ok(())
     }
 
     /// Writes a current layout; a temporary obstacle must not keep it from a log.
-    pub(super) async fn put_patiently(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
-        let mut stopping = self.0.moves.stopping.subscribe();
-        let began = self.0.env.now();
+    pub(super) async fn put(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
+        let mut stopping = self.0.0.moves.stopping.subscribe();
+        let began = self.0.0.env.now();
         let put = async {
             loop {
-                match patiently(&self.0.options, &self.0.env, || shard.put_layout(layout)).await {
+                match patiently(&self.0.0.options, &self.0.0.env, || shard.put_layout(layout)).await {
                     // Compaction may free space, and so may deletes.
                     Err(StoreError::Log(LogError::Full | LogError::Busy { .. }))
-                        if self.0.env.now().saturating_sub(began) < self.0.options.write_wait * FULL_WAITS =>
+                        if self.0.0.env.now().saturating_sub(began) < self.0.0.options.write_wait * FULL_WAITS =>
                     {
-                        self.0.env.sleep(self.0.options.write_wait / 20).await;
+                        self.0.0.env.sleep(self.0.0.options.write_wait / 20).await;
                     }
                     done => return done,
                 }
@@ -107,8 +110,8 @@ impl Store {
     ///
     /// # Errors
     /// When it was not committed, or (after `opened`) not in every log.
-    pub(super) async fn commit_layout(&self, next: Next<'_>, opened: impl FnOnce()) -> Result<(), StoreError> {
-        let now = self.topology();
+    pub(super) async fn commit(&self, next: Next<'_>, opened: impl FnOnce()) -> Result<(), StoreError> {
+        let now = self.0.topology();
         self.all_agree(&now)?;
         let layout = Arc::new(next.layout);
         assert_eq!(layout.seats.len(), next.members.len(), "each disk of a layout has its member");
@@ -117,23 +120,23 @@ impl Store {
         let is = |shard: &Shard, other: &Shard| Arc::ptr_eq(&shard.applied, &other.applied);
         next.first.put_layout(&layout).await?;
         // The layout is current from here on.
-        if has_fault(self.0.options.sabotage, StoreSabotage::EarlySwitch) {
-            self.0.env.sleep(SABOTAGE_WAIT).await;
+        if has_fault(self.0.0.options.sabotage, StoreSabotage::EarlySwitch) {
+            self.0.0.env.sleep(SABOTAGE_WAIT).await;
         }
         let put = async {
             let others = now.open().map(|(_, shard)| shard);
             let others =
                 others.filter(|shard| !is(shard, next.first) && !next.last.is_some_and(|last| is(shard, last)));
-            let put = join_all(others.map(|shard| self.put_patiently(shard, &layout))).await;
+            let put = join_all(others.map(|shard| self.put(shard, &layout))).await;
             put.into_iter().collect::<Result<(), _>>()?;
             match next.last {
-                Some(last) => self.put_patiently(last, &layout).await,
+                Some(last) => self.put(last, &layout).await,
                 None => Ok(()),
             }
         };
         let mut put = pin!(put);
-        let early = self.0.env.timeout(OTHERS_WAIT, put.as_mut()).await;
-        self.0.topology.store(Arc::new(Topology::new(next.members, Some(layout.clone()))));
+        let early = self.0.0.env.timeout(OTHERS_WAIT, put.as_mut()).await;
+        self.0.0.topology.store(Arc::new(Topology::new(next.members, Some(layout.clone()))));
         opened();
         match early {
             Some(done) => done,
@@ -175,8 +178,8 @@ mod tests {
         // Until the watch checks the disk again.
         shards[1].writes.hang.stop_writes();
         let next = Next { layout, members, first: shards[0], last: None };
-        store.commit_layout(next, || ()).await.expect("in both logs");
-        store.all_agree(&store.topology()).expect("both have it");
+        LayoutWriter(&store).commit(next, || ()).await.expect("in both logs");
+        LayoutWriter(&store).all_agree(&store.topology()).expect("both have it");
     }
 
     #[tokio::test]
@@ -189,12 +192,12 @@ mod tests {
         let layout = Arc::new(layout);
         shards[0].put_layout(&layout).await.expect("in the first log");
         store.0.topology.store(Arc::new(Topology::new(topology.members().to_vec(), Some(layout))));
-        store.all_agree(&store.topology()).expect_err("the second lacks it");
+        LayoutWriter(&store).all_agree(&store.topology()).expect_err("the second lacks it");
         assert!(store.resume_moves().expect("may begin"));
         let mut moving = store.moving();
         let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
         let status = ended.expect("the store is there").clone().expect("it ran");
         assert_eq!((status.state, status.error), (MoveState::Done, None));
-        store.all_agree(&store.topology()).expect("both have it");
+        LayoutWriter(&store).all_agree(&store.topology()).expect("both have it");
     }
 }

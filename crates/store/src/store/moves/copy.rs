@@ -8,7 +8,7 @@ use futures::StreamExt;
 use steadfast_flow::{Env, Pace};
 use steadfast_log::{Durability, LogError, Record};
 
-use super::sweep::patiently;
+use super::sweep::{forget, patiently};
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::First;
 use crate::record::{Head, Value};
@@ -146,7 +146,7 @@ impl Copier {
     /// Removes an entity from the destination, if it exists there.
     async fn remove(&self, index_key: &[u8], entity: &Entity) -> Result<u64, CopyError> {
         if self.to.applied.lookup(index_key)?.is_some() {
-            patiently(&self.options, &self.env, || self.to.forget(std::slice::from_ref(entity))).await?;
+            patiently(&self.options, &self.env, || forget(&self.to, std::slice::from_ref(entity))).await?;
         }
         Ok(0)
     }

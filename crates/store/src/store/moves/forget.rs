@@ -14,6 +14,8 @@ use steadfast_flow::ring::take_share;
 
 use super::Stop;
 use super::admin::{find, moving_already};
+use super::commit::LayoutWriter;
+use super::sweep::Sweeper;
 use crate::StoreError;
 use crate::layout::Owned;
 use crate::layout::{Layout, SLOTS};
@@ -86,7 +88,7 @@ impl Store {
         // No remaining disk is home to these slots: all keys found in them are leftovers.
         for (&seat, shard) in stay.iter().zip(&shards).filter(|(seat, _)| layout.seats[**seat].unclean) {
             let owned = Owned { layout: layout.clone(), seat };
-            self.sweep(shard, owned).await.map_err(|stop| match stop {
+            Sweeper(self).sweep(shard, owned).await.map_err(|stop| match stop {
                 Stop::Stopping => refuse("the server is stopping".to_owned()),
                 Stop::Failed(why) => refuse(why),
             })?;
@@ -105,7 +107,7 @@ impl Store {
         let members = stay.iter().map(|&seat| members[seat].clone()).collect();
         self.0.topology.store(Arc::new(Topology::new(members, Some(next.clone()))));
         for shard in others {
-            if let Err(e) = self.put_patiently(shard, &next).await {
+            if let Err(e) = LayoutWriter(self).put(shard, &next).await {
                 tracing::warn!(error = %e, "a disk lacks the pool's new layout: the next start writes it");
             }
         }

@@ -9,9 +9,9 @@ use futures::{FutureExt, StreamExt, stream};
 use steadfast_flow::has_fault;
 use steadfast_log::LogError;
 
-use super::commit::Next;
+use super::commit::{LayoutWriter, Next};
 use super::copy::{Copier, CopyError};
-use super::sweep::name_of;
+use super::sweep::{Sweeper, name_of};
 use super::{Stop, UNMOVABLE_MAX};
 use crate::layout::{Layout, SLOTS};
 use crate::plan::Batch;
@@ -61,18 +61,22 @@ impl Passage {
     }
 }
 
-impl Store {
-    /// Moves all slots to their goals; returns when it ends, for whatever reason. The caller has
-    /// the turn.
-    pub(super) async fn run_moves(&self) {
+/// Moves keys to their homes. It has the turn.
+pub(super) struct Mover {
+    pub(super) store: Store,
+}
+
+impl Mover {
+    /// Moves all slots to their goals; returns when it ends, for whatever reason.
+    pub(super) async fn run(self) {
         let ended = AssertUnwindSafe(self.moves_to_end()).catch_unwind().await;
         // A panic must not keep the turn for ever: what was committed counts, and the rest
         // continues as after a crash.
         let ended = ended.unwrap_or_else(|_| {
             Err(Stop::Failed("the mover has panicked, which is a bug: please report it".to_owned()))
         });
-        let now = self.0.env.wall_ms();
-        self.0.moves.update(|status| {
+        let now = self.store.0.env.wall_ms();
+        self.store.0.moves.update(|status| {
             status.ended_ms = Some(now);
             (status.state, status.error) = match &ended {
                 Ok(()) => (MoveState::Done, None),
@@ -82,7 +86,7 @@ impl Store {
             status.step = String::new();
             // Inside the update, so that a caller that sees the end may begin, and its new state is
             // not overwritten.
-            self.0.moves.end();
+            self.store.0.moves.end();
         });
         match ended {
             Ok(()) => tracing::info!("all keys are at their home disks"),
@@ -95,21 +99,21 @@ impl Store {
     }
 
     fn step(&self, step: &str) {
-        self.0.moves.update(|status| status.step = step.to_owned());
+        self.store.0.moves.update(|status| status.step = step.to_owned());
     }
 
     fn check_stopping(&self) -> Result<(), Stop> {
-        if self.0.moves.is_stopping() { Err(Stop::Stopping) } else { Ok(()) }
+        if self.store.0.moves.is_stopping() { Err(Stop::Stopping) } else { Ok(()) }
     }
 
     async fn moves_to_end(&self) -> Result<(), Stop> {
         let mut blocked = BTreeSet::new();
-        self.level().await?;
+        LayoutWriter(&self.store).level().await?;
         self.step("removing leftovers of earlier runs");
-        self.sweep_all().await?;
+        Sweeper(&self.store).sweep_all().await?;
         loop {
             self.check_stopping()?;
-            let topology = self.topology();
+            let topology = self.store.topology();
             let Some(layout) = topology.layout() else { return Ok(()) };
             let shards = topology.all()?;
             let Some(batch) =
@@ -120,9 +124,9 @@ impl Store {
             let copier = Copier {
                 from: shards[batch.from].clone(),
                 to: shards[batch.to].clone(),
-                pace: Some(self.0.moves.pace.clone()),
-                env: self.0.env.clone(),
-                options: Arc::new(self.0.options.clone()),
+                pace: Some(self.store.0.moves.pace.clone()),
+                env: self.store.0.env.clone(),
+                options: Arc::new(self.store.0.options.clone()),
             };
             drop(topology);
             blocked.append(&mut self.move_batch(batch, copier).await?);
@@ -133,7 +137,7 @@ impl Store {
     /// Number of slots of a disk that move at a time.
     fn slots_at_once(&self, shard: &Shard, slots: usize) -> usize {
         let bytes = shard.status().object_bytes.max(1);
-        let fit = u128::from(self.0.options.move_batch_bytes) * slots as u128 / u128::from(bytes);
+        let fit = u128::from(self.store.0.options.move_batch_bytes) * slots as u128 / u128::from(bytes);
         (fit.min(SLOTS as u128 / 16) as usize).max(1)
     }
 
@@ -141,21 +145,21 @@ impl Store {
     async fn move_batch(&self, batch: Batch, copier: Copier) -> Result<BTreeSet<usize>, Stop> {
         let source = copier.from.clone();
         let slots: SlotSet = batch.slots.iter().copied().collect();
-        if !has_fault(self.0.options.sabotage, StoreSabotage::ChangesLeftBehind) {
-            source.applied.dirty.start(slots, self.0.options.move_dirty_max.max(1));
+        if !has_fault(self.store.0.options.sabotage, StoreSabotage::ChangesLeftBehind) {
+            source.applied.dirty.start(slots, self.store.0.options.move_dirty_max.max(1));
         }
         let noting = Noting(&source.applied.dirty);
         let mut passage = Passage { batch, copier, blocked: BTreeSet::new() };
         self.step("copying");
         self.copy_slots(&mut passage, slots).await?;
         let mut rounds = 0;
-        let quick = self.0.options.write_wait / 20;
+        let quick = self.store.0.options.write_wait / 20;
         loop {
             self.check_stopping()?;
             if passage.slots().is_empty() {
                 return Ok(passage.blocked);
             }
-            let begun = self.0.env.now();
+            let begun = self.store.0.env.now();
             let changed = source.applied.dirty.take();
             let none = changed.is_empty();
             if rounds == PACED_ROUNDS {
@@ -164,19 +168,19 @@ impl Store {
             rounds += 1;
             self.step("copying changes");
             self.copy_changed(&mut passage, changed).await?;
-            if none || self.0.env.now().saturating_sub(begun) < quick || rounds > PACED_ROUNDS {
+            if none || self.store.0.env.now().saturating_sub(begun) < quick || rounds > PACED_ROUNDS {
                 if self.try_switch(&mut passage).await? {
                     break;
                 }
-                self.0.env.sleep(GATE_RETRY).await;
+                self.store.0.env.sleep(GATE_RETRY).await;
             }
         }
         drop(noting);
-        let topology = self.topology();
+        let topology = self.store.topology();
         self.step("removing moved keys");
-        self.all_agree(&topology)?;
+        LayoutWriter(&self.store).all_agree(&topology)?;
         if let Some(owned) = topology.owned(passage.batch.from) {
-            self.sweep(&source, owned).await?;
+            Sweeper(&self.store).sweep(&source, owned).await?;
         }
         Ok(passage.blocked)
     }
@@ -186,7 +190,7 @@ impl Store {
         let mut from = Some(scan::start());
         while let Some(at) = from {
             let applied = passage.copier.from.applied.clone();
-            let page = self.0.env.blocking(move || scan::scan(&applied, &at, |slot| slots.contains(slot))).await;
+            let page = self.store.0.env.blocking(move || scan::scan(&applied, &at, |slot| slots.contains(slot))).await;
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             from = page.next;
             let (uploads, objects): (Vec<_>, Vec<_>) =
@@ -221,8 +225,8 @@ impl Store {
                 (entity, copied)
             }
         });
-        let mut copies = copies.buffer_unordered(self.0.options.move_parallel.max(1));
-        let mut stopping = self.0.moves.stopping.subscribe();
+        let mut copies = copies.buffer_unordered(self.store.0.options.move_parallel.max(1));
+        let mut stopping = self.store.0.moves.stopping.subscribe();
         loop {
             // An interrupted copy is garbage, and a copy of a large object takes long.
             let copied = tokio::select! {
@@ -232,7 +236,7 @@ impl Store {
             };
             let Some((entity, copied)) = copied else { return Ok(()) };
             match copied {
-                Ok(bytes) => self.0.moves.update(|status| {
+                Ok(bytes) => self.store.0.moves.update(|status| {
                     status.copied += 1;
                     status.copied_bytes += bytes;
                 }),
@@ -248,7 +252,7 @@ impl Store {
     fn unmovable(&self, shard: &Shard, entity: &Entity, e: &StoreError) {
         let unmovable = Unmovable { name: name_of(shard, entity), why: e.to_string() };
         tracing::error!(name = %unmovable.name, why = %unmovable.why, "it cannot be read, so it cannot be moved");
-        self.0.moves.update(|status| {
+        self.store.0.moves.update(|status| {
             if status.unmovable.contains(&unmovable) {
                 return;
             }
@@ -262,10 +266,12 @@ impl Store {
     /// Closes the gates of the batch, copies the rest, and makes the goal the home. Returns whether
     /// that succeeded; if not, the gates are open again and nothing has changed.
     async fn try_switch(&self, passage: &mut Passage) -> Result<bool, Stop> {
-        let StoreOptions { write_wait, .. } = self.0.options;
+        let StoreOptions { write_wait, .. } = self.store.0.options;
         let slots = passage.slots();
         self.step("switching");
-        let Some(closed) = self.0.gates.close(&slots, &self.0.env, write_wait / 4).await else { return Ok(false) };
+        let Some(closed) = self.store.0.gates.close(&slots, &self.store.0.env, write_wait / 4).await else {
+            return Ok(false);
+        };
         let source = passage.copier.from.clone();
         let applied = &source.applied;
         // The writers inside have left, but records of a cancelled one may still be in flight.
@@ -284,12 +290,12 @@ impl Store {
         let copied = {
             let rest = async {
                 self.copy_changed(passage, last.clone()).await?;
-                if has_fault(self.0.options.sabotage, StoreSabotage::EarlySwitch) {
+                if has_fault(self.store.0.options.sabotage, StoreSabotage::EarlySwitch) {
                     return Ok(());
                 }
                 passage.copier.to.log().flush().await.map(drop).map_err(|e| Stop::from(StoreError::from(e)))
             };
-            self.0.env.timeout(write_wait / 4, rest).await
+            self.store.0.env.timeout(write_wait / 4, rest).await
         };
         passage.copier.pace = paced;
         match copied {
@@ -301,7 +307,7 @@ impl Store {
                 return Ok(false);
             }
         }
-        let now = self.topology();
+        let now = self.store.topology();
         let layout = now.layout().ok_or_else(|| Stop::Failed("the pool has no layout".to_owned()))?.with_moved(&slots);
         let disuse = now.disuse();
         let next = Next { layout, members: now.members().to_vec(), first: &source, last: None };
@@ -311,7 +317,7 @@ impl Store {
             counts = true;
             drop(closed);
         };
-        let committed = self.commit_layout(next, opened).await;
+        let committed = LayoutWriter(&self.store).commit(next, opened).await;
         if let Err(StoreError::Busy(_) | StoreError::Hangs | StoreError::Log(LogError::Full | LogError::Busy { .. })) =
             committed
             && !counts
@@ -320,7 +326,7 @@ impl Store {
             return Ok(false);
         }
         if committed.is_ok() {
-            self.0.moves.update(|status| status.slots_done += slots.len() as u64);
+            self.store.0.moves.update(|status| status.slots_done += slots.len() as u64);
             // All callers that looked up the old home have finished.
             disuse.await;
         }
@@ -331,9 +337,9 @@ impl Store {
     /// When all slots are at their goals: marks the disks clean, and removes those that leave.
     async fn finish(&self, blocked: &BTreeSet<usize>) -> Result<(), Stop> {
         self.step("removing leftovers");
-        self.sweep_all().await?;
+        Sweeper(&self.store).sweep_all().await?;
         if !blocked.is_empty() {
-            let total = self.0.moves.status().map_or(0, |status| status.unmovable_total);
+            let total = self.store.0.moves.status().map_or(0, |status| status.unmovable_total);
             return Err(Stop::Failed(format!(
                 "{total} objects or channels cannot be read and keep {} slots from moving: restore, overwrite or delete them, abort such uploads, \
                  (history_remove for a channel), then resume",
@@ -341,7 +347,7 @@ impl Store {
             )));
         }
         loop {
-            let topology = self.topology();
+            let topology = self.store.topology();
             let Some(layout) = topology.layout() else { return Ok(()) };
             let mut next = layout.next();
             next.seats.iter_mut().for_each(|seat| seat.unclean = false);
@@ -357,13 +363,13 @@ impl Store {
     async fn take_out(&self, topology: Arc<Topology>, next: Layout, leaving: Option<usize>) -> Result<(), Stop> {
         // No bucket may be created meanwhile, since one disk would learn of it and the others would
         // not.
-        let _one = self.0.bucket_ops.lock().await;
-        self.agreeing(&topology).await?;
+        let _one = self.store.0.bucket_ops.lock().await;
+        self.store.agreeing(&topology).await?;
         let shards = topology.all()?;
         let mut members = topology.members().to_vec();
         let Some(seat) = leaving else {
             let next = Next { layout: next, members, first: shards[0], last: None };
-            return Ok(self.commit_layout(next, || ()).await?);
+            return Ok(LayoutWriter(&self.store).commit(next, || ()).await?);
         };
         self.step("removing the disk");
         members.remove(seat);
@@ -372,7 +378,7 @@ impl Store {
         let gone = shards[seat].clone();
         let first = shards[usize::from(seat == 0)];
         let disuse = topology.disuse();
-        self.commit_layout(Next { layout, members, first, last: Some(&gone) }, || ()).await?;
+        LayoutWriter(&self.store).commit(Next { layout, members, first, last: Some(&gone) }, || ()).await?;
         drop(shards);
         drop(topology);
         self.leave(gone, disuse).await;
@@ -381,7 +387,7 @@ impl Store {
 
     /// Closes a disk that has left, once it is unused.
     async fn leave(&self, gone: Shard, disuse: impl Future<Output = ()>) {
-        let env = &self.0.env;
+        let env = &self.store.0.env;
         let unused = async {
             disuse.await;
             // Writers move to their key's home with the next bytes that they receive.

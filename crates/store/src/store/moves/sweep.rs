@@ -3,6 +3,7 @@
 use steadfast_log::{Durability, Priority, Record};
 
 use super::Stop;
+use super::commit::LayoutWriter;
 use crate::layout::Owned;
 use crate::record::keys::BucketId;
 use crate::record::object::id_to_text;
@@ -18,66 +19,67 @@ use crate::{StoreError, StoreOptions};
 /// Maximum number of records in one commit.
 const BATCH_MAX: usize = 256;
 
-impl Shard {
-    /// Deletes these entities by records, without preconditions, and does not wait for the flush.
-    pub(super) async fn forget(&self, entities: &[Entity]) -> Result<(), StoreError> {
-        let batch_max = self.log().limits().batch_bytes_max / 2;
-        let mut rest = entities;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = rest.iter().take(BATCH_MAX).take_while(|entity| {
-                bytes += entity.place().1.len() as u64 + 256;
-                bytes <= batch_max
-            });
-            let (now, later) = rest.split_at(fits.count().max(1));
-            self.forget_batch(now).await?;
-            rest = later;
-        }
-        Ok(())
+/// Deletes these entities by records, without preconditions, and does not wait for the flush.
+pub(super) async fn forget(shard: &Shard, entities: &[Entity]) -> Result<(), StoreError> {
+    let batch_max = shard.log().limits().batch_bytes_max / 2;
+    let mut rest = entities;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = rest.iter().take(BATCH_MAX).take_while(|entity| {
+            bytes += entity.place().1.len() as u64 + 256;
+            bytes <= batch_max
+        });
+        let (now, later) = rest.split_at(fits.count().max(1));
+        forget_batch(shard, now).await?;
+        rest = later;
     }
+    Ok(())
+}
 
-    async fn forget_batch(&self, entities: &[Entity]) -> Result<(), StoreError> {
-        let mut batch = Vec::with_capacity(entities.len());
-        let mut touches = Vec::with_capacity(entities.len());
-        for entity in entities {
-            let (head, key) = match entity {
-                Entity::Object { bucket, key } => {
-                    (Head::ObjectDelete { bucket: *bucket, key }.encode(), keys::object(*bucket, key))
-                }
-                Entity::Upload { bucket, key, upload } => {
-                    let head = Head::UploadEnd { bucket: *bucket, upload: *upload, key }.encode();
-                    (head, keys::upload(*bucket, key, upload))
-                }
-                // No precondition depends on a channel's pending records.
-                Entity::Channel { name } => {
-                    let head = Head::ChannelEnd { channel: name }.encode();
-                    batch.push(Record { head: head.into(), ..Record::default() });
-                    continue;
-                }
-                // Parts are deleted with their upload.
-                Entity::Part { .. } => continue,
-            };
-            let fate = Some((Fate::Absent, batch.len() as u64));
-            touches.push(Touch { key: key.into(), expect: Expect::Nothing, fate });
-            batch.push(Record { head: head.into(), ..Record::default() });
-        }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let room = self.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
-        match Submission::new(&touches, room, batch, Durability::Async).submit(&self.writes).await {
-            Ok(ticket) => self.writes.committed(ticket).await.map(drop),
-            Err(Refusal::Error(e)) => Err(e),
-            Err(Refusal::Unmet(..)) => Ok(()),
-        }
+async fn forget_batch(shard: &Shard, entities: &[Entity]) -> Result<(), StoreError> {
+    let mut batch = Vec::with_capacity(entities.len());
+    let mut touches = Vec::with_capacity(entities.len());
+    for entity in entities {
+        let (head, key) = match entity {
+            Entity::Object { bucket, key } => {
+                (Head::ObjectDelete { bucket: *bucket, key }.encode(), keys::object(*bucket, key))
+            }
+            Entity::Upload { bucket, key, upload } => {
+                let head = Head::UploadEnd { bucket: *bucket, upload: *upload, key }.encode();
+                (head, keys::upload(*bucket, key, upload))
+            }
+            // No precondition depends on a channel's pending records.
+            Entity::Channel { name } => {
+                let head = Head::ChannelEnd { channel: name }.encode();
+                batch.push(Record { head: head.into(), ..Record::default() });
+                continue;
+            }
+            // Parts are deleted with their upload.
+            Entity::Part { .. } => continue,
+        };
+        let fate = Some((Fate::Absent, batch.len() as u64));
+        touches.push(Touch { key: key.into(), expect: Expect::Nothing, fate });
+        batch.push(Record { head: head.into(), ..Record::default() });
+    }
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let room = shard.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
+    match Submission::new(&touches, room, batch, Durability::Async).submit(&shard.writes).await {
+        Ok(ticket) => shard.writes.committed(ticket).await.map(drop),
+        Err(Refusal::Error(e)) => Err(e),
+        Err(Refusal::Unmet(..)) => Ok(()),
     }
 }
 
-impl Store {
+/// Deletes keys from disks that are not their home.
+pub(super) struct Sweeper<'a>(pub(super) &'a Store);
+
+impl Sweeper<'_> {
     /// Deletes foreign entities on all unclean disks. Only while all disks agree.
     pub(super) async fn sweep_all(&self) -> Result<(), Stop> {
-        let topology = self.topology();
-        self.all_agree(&topology)?;
+        let topology = self.0.topology();
+        LayoutWriter(self.0).all_agree(&topology)?;
         for (seat, shard) in topology.all()?.into_iter().enumerate() {
             if let Some(owned) = topology.owned(seat) {
                 self.sweep(shard, owned).await?;
@@ -92,20 +94,20 @@ impl Store {
         let mut from = Some(scan::start());
         let mut any = false;
         while let Some(at) = from {
-            if self.0.moves.is_stopping() {
+            if self.0.0.moves.is_stopping() {
                 return Err(Stop::Stopping);
             }
             let (applied, owned) = (shard.applied.clone(), owned.clone());
-            let page = self.0.env.blocking(move || scan::scan(&applied, &at, |slot| !owned.has_slot(slot))).await;
+            let page = self.0.0.env.blocking(move || scan::scan(&applied, &at, |slot| !owned.has_slot(slot))).await;
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             any |= !page.entities.is_empty();
-            let mut stopping = self.0.moves.stopping.subscribe();
+            let mut stopping = self.0.0.moves.stopping.subscribe();
             tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return Err(Stop::Stopping),
-                swept = patiently(&self.0.options, &self.0.env, || shard.forget(&page.entities)) => swept?,
+                swept = patiently(&self.0.0.options, &self.0.0.env, || forget(shard, &page.entities)) => swept?,
             }
-            self.0.moves.update(|status| status.swept += page.entities.len() as u64);
+            self.0.0.moves.update(|status| status.swept += page.entities.len() as u64);
             from = page.next;
         }
         if any {
