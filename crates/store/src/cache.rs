@@ -28,7 +28,7 @@ type Hasher = BuildHasherDefault<DefaultHasher>;
 
 type Pieces = Cache<Key, Bytes, Weight, Hasher, DefaultLifecycle<Key, Bytes>>;
 
-/// See the module.
+/// Pieces of bodies that were read, up to a bound in bytes.
 pub(crate) struct ReadCache {
     cache: Option<Pieces>,
     hits: AtomicU64,

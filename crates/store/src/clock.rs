@@ -45,7 +45,7 @@ struct ClockState {
     stepped: Option<Mark>,
 }
 
-/// See the module.
+/// The wall-clock time that the store believes.
 pub(crate) struct BelievedClock {
     env: Env,
     confirm: Duration,

@@ -49,7 +49,7 @@ pub(crate) struct Seat {
 const UNCLEAN: u8 = 1;
 const LEAVING: u8 = 2;
 
-/// See the module.
+/// Which disk is home to each slot, and where slots are to move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// The identity of the pool.

@@ -6,7 +6,7 @@ use steadfast_log::{ExtentUsage, Lsn};
 use crate::record::FORMAT;
 use crate::record::wire::{Dec, Malformed, put_varint};
 
-/// See the module.
+/// The state of a shard at one LSN, without the entries of its index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// The pool that the index belongs to.

@@ -101,7 +101,7 @@ impl Chunking {
             self.current = Some(filling);
             if full {
                 self.launch();
-                self.poke()?;
+                self.collect_finished()?;
             }
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Chunking {
     }
 
     /// Collects finished writes, without waiting.
-    fn poke(&mut self) -> Result<(), StoreError> {
+    fn collect_finished(&mut self) -> Result<(), StoreError> {
         while let Some(first) = self.in_flight.front_mut() {
             let outcome = match first.try_recv() {
                 Err(oneshot::error::TryRecvError::Empty) => break,

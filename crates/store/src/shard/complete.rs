@@ -16,8 +16,10 @@ use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
-use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect, fill_expects, object_touches};
+use crate::shard::pending::PendingState;
+use crate::shard::submit::{
+    KeyAccess, Precondition, Refusal, Submission, fill_preconditions, object_accesses, precondition_of,
+};
 use crate::shard::uploads::part_info;
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{Attributes, Condition, EventKind, FillCondition, PartChoice, StoreError, StoredObject, Written};
@@ -32,7 +34,7 @@ struct Completion<'a> {
     choices: &'a [PartChoice],
     attributes: &'a Attributes,
     /// Preconditions of the object, in addition to that of the upload.
-    expects: &'a [Expect<'a>],
+    preconditions: &'a [Precondition<'a>],
     durability: Durability,
     /// For a fill, the time that the object gets. Such an object has no parts.
     fill_ms: Option<u64>,
@@ -45,7 +47,7 @@ impl<'a> Completion<'a> {
         upload_id: &str,
         choices: &'a [PartChoice],
         attributes: &'a Attributes,
-        expects: &'a [Expect<'a>],
+        preconditions: &'a [Precondition<'a>],
     ) -> Result<Self, StoreError> {
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
         Ok(Self {
@@ -56,7 +58,7 @@ impl<'a> Completion<'a> {
             upload_key: keys::upload(bucket.id, key.as_bytes(), &upload).into(),
             choices,
             attributes,
-            expects,
+            preconditions,
             durability: Durability::Async,
             fill_ms: None,
         })
@@ -88,12 +90,15 @@ impl<'a> Completion<'a> {
 
     /// The upload first: another part or another completion may have changed it. The upload's own
     /// precondition is decided again: the object may have been created or changed since.
-    fn touches(&self, begun: &'a Condition, etag: String) -> Vec<Touch<'a>> {
-        let mut touches =
-            vec![Touch { key: self.upload_key.clone(), expect: Expect::Settled, fate: Some((Fate::Absent, 1)) }];
-        let expects = self.expects.iter().copied().chain([expect(begun)]);
-        touches.extend(object_touches(&self.object_key, expects, Fate::Present(etag)));
-        touches
+    fn accesses(&self, begun: &'a Condition, etag: String) -> Vec<KeyAccess<'a>> {
+        let mut accesses = vec![KeyAccess {
+            key: self.upload_key.clone(),
+            precondition: Precondition::Settled,
+            becomes: Some((PendingState::Absent, 1)),
+        }];
+        let preconditions = self.preconditions.iter().copied().chain([precondition_of(begun)]);
+        accesses.extend(object_accesses(&self.object_key, preconditions, PendingState::Present(etag)));
+        accesses
     }
 }
 
@@ -131,9 +136,9 @@ impl Shard {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
-        let expects = [expect(&condition)];
+        let preconditions = [precondition_of(&condition)];
         let durability = bucket.durability(durability);
-        let completion = Completion::new(&bucket, key, upload_id, &choices, &attributes, &expects)?;
+        let completion = Completion::new(&bucket, key, upload_id, &choices, &attributes, &preconditions)?;
         self.complete(&Completion { durability, ..completion }).await
     }
 
@@ -153,8 +158,8 @@ impl Shard {
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
         let choices: Vec<_> = (1..=parts).map(|number| PartChoice { number, etag: String::new() }).collect();
-        let expects = fill_expects(condition);
-        let completion = Completion::new(&bucket, key, upload_id, &choices, &stored.attributes, &expects)?;
+        let preconditions = fill_preconditions(condition);
+        let completion = Completion::new(&bucket, key, upload_id, &choices, &stored.attributes, &preconditions)?;
         self.complete(&Completion { fill_ms: Some(stored.modified_ms), ..completion }).await
     }
 
@@ -267,10 +272,10 @@ impl Shard {
         if bytes > room_bytes {
             return Ok(Attempt::Needs(bytes));
         }
-        let touches = c.touches(&begun.condition, meta.attributes.etag);
+        let accesses = c.accesses(&begun.condition, meta.attributes.etag);
         let gate = c.bucket.enter().await?;
         let submitted =
-            Submission::new(&touches, room, batch, c.durability).with_events(event.as_slice()).submit(&self.writes);
+            Submission::new(&accesses, room, batch, c.durability).with_events(event.as_slice()).submit(&self.writes);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),

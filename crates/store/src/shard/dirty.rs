@@ -65,7 +65,8 @@ struct DirtyState {
     max: usize,
 }
 
-/// See the module. It records nothing unless [`Dirty::start`] was called.
+/// The changed entities of slots that are being copied. It records nothing unless
+/// [`Dirty::start`] was called.
 #[derive(Default)]
 pub(crate) struct Dirty {
     active: AtomicBool,

@@ -26,7 +26,7 @@ pub(crate) struct Draft {
     slot: usize,
     outbox: Arc<Channel>,
     body: Bytes,
-    /// The event happens only if the object exists: index of its touch in the batch.
+    /// The event happens only if the object exists: index of its access in the batch.
     if_there: Option<usize>,
 }
 
@@ -59,8 +59,8 @@ impl Draft {
         EVENT_BYTES + self.body.len() as u64
     }
 
-    pub(crate) fn if_there(mut self, touch: usize) -> Self {
-        self.if_there = Some(touch);
+    pub(crate) fn if_there(mut self, access: usize) -> Self {
+        self.if_there = Some(access);
         self
     }
 

@@ -119,7 +119,7 @@ async fn rebuild(applied: &Arc<AppliedState>, checkpoints: &Checkpoints, log: &L
     applied.index.condemn();
     log.with_usage(|usage| {
         usage.replace_by(&counted);
-        put_in_place(applied, &fresh, kind);
+        install_rebuilt(applied, &fresh, kind);
         // None of it counts as saved: no extent is recycled until it is.
         checkpoints.start_over();
         applied.index.recovered();
@@ -128,7 +128,7 @@ async fn rebuild(applied: &Arc<AppliedState>, checkpoints: &Checkpoints, log: &L
     Ok(())
 }
 
-fn put_in_place(applied: &AppliedState, fresh: &AppliedState, kind: IndexKind) {
+fn install_rebuilt(applied: &AppliedState, fresh: &AppliedState, kind: IndexKind) {
     applied.counts.replace_by(&fresh.counts);
     applied.index.replace(fresh.index.held().index.clone(), kind);
     applied.memtable_bytes.store(applied.index.memtable_bytes(), Ordering::Relaxed);

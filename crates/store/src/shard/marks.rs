@@ -21,7 +21,7 @@ const ENTRY_BYTES: u64 = 80;
 /// Suffix of the directory.
 const MARKS: &str = ".marks";
 
-/// See the module.
+/// The deletes that a replay has met, by key.
 #[derive(Default)]
 pub(crate) struct Marks {
     recent: BTreeMap<Vec<u8>, Lsn>,

@@ -15,8 +15,8 @@ use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange, event_bytes_max};
 use crate::shard::follow::{self, Follow};
-use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect};
+use crate::shard::pending::PendingState;
+use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission, precondition_of};
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{Attributes, Condition, EventKind, ObjectInfo, StoreError, Written};
 
@@ -39,7 +39,7 @@ impl Shard {
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
         let event = Draft::of(&self.applied, &bucket, deletion(key))?.map(|draft| draft.if_there(0));
-        self.delete_if(&bucket, key, expect(&condition), event, bucket.durability(durability)).await
+        self.delete_if(&bucket, key, precondition_of(&condition), event, bucket.durability(durability)).await
     }
 
     /// Deletes an object of that version, without an event.
@@ -54,7 +54,7 @@ impl Shard {
         durability: Durability,
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
-        self.delete_if(&bucket, key, Expect::Version(version), None, durability).await
+        self.delete_if(&bucket, key, Precondition::Version(version), None, durability).await
     }
 
     /// An object without its bytes, when a submitted change of it has been applied.
@@ -71,7 +71,7 @@ impl Shard {
         &self,
         bucket: &Bucket,
         key: &str,
-        expect: Expect<'_>,
+        precondition: Precondition<'_>,
         event: Option<Draft>,
         durability: Durability,
     ) -> Result<Written, StoreError> {
@@ -81,17 +81,16 @@ impl Shard {
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         let room = self.writes.reserve(bytes, Priority::Delete).await?;
-        let touches =
-            [Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect, fate: Some((Fate::Absent, 0)) }];
+        let accesses = [KeyAccess {
+            key: keys::object(bucket.id, key.as_bytes()).into(),
+            precondition,
+            becomes: Some((PendingState::Absent, 0)),
+        }];
         let modified_ms = applied.env.wall_ms();
         let gate = bucket.enter().await?;
         let submitted =
-            Submission::new(&touches, room, batch, durability).with_events(event.as_slice()).submit(&self.writes);
-        let ticket = match submitted.await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
-        };
+            Submission::new(&accesses, room, batch, durability).with_events(event.as_slice()).submit(&self.writes);
+        let ticket = submitted.await.map_err(|refusal| refusal.or(StoreError::ConditionFailed))?;
         let version = ticket.first_lsn();
         bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
         drop(gate);
@@ -139,27 +138,27 @@ impl Shard {
         let applied = &self.applied;
         let bucket = self.find(bucket)?;
         let mut batch = Vec::with_capacity(keys.len());
-        let mut touches = Vec::with_capacity(keys.len());
+        let mut accesses = Vec::with_capacity(keys.len());
         let mut events = Vec::new();
         for (i, key) in (0u64..).zip(keys) {
-            events.extend(Draft::of(applied, &bucket, deletion(key))?.map(|draft| draft.if_there(touches.len())));
+            events.extend(Draft::of(applied, &bucket, deletion(key))?.map(|draft| draft.if_there(accesses.len())));
             let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
             check_head(&head)?;
             batch.push(Record { head: head.into(), ..Record::default() });
             let key = keys::object(bucket.id, key.as_bytes()).into();
-            touches.push(Touch { key, expect: Expect::Nothing, fate: Some((Fate::Absent, i)) });
+            accesses.push(KeyAccess {
+                key,
+                precondition: Precondition::Nothing,
+                becomes: Some((PendingState::Absent, i)),
+            });
         }
         let bytes = batch_bytes(&batch) + events.iter().map(Draft::bytes).sum::<u64>();
         let room = self.writes.reserve(bytes, Priority::Delete).await?;
         let count = batch.len() as u64;
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
-        let ticket =
-            match Submission::new(&touches, room, batch, durability).with_events(&events).submit(&self.writes).await {
-                Ok(ticket) => ticket,
-                Err(Refusal::Error(e)) => return Err(e),
-                Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
-            };
+        let submitted = Submission::new(&accesses, room, batch, durability).with_events(&events).submit(&self.writes);
+        let ticket = submitted.await.map_err(|refusal| refusal.or(StoreError::ConditionFailed))?;
         bucket.last_lsn.fetch_max(ticket.first_lsn() + count - 1, Ordering::AcqRel);
         drop(gate);
         self.writes.committed(ticket).await.map(drop)
@@ -278,19 +277,16 @@ impl Shard {
         let head = Head::ObjectPut { bucket: bucket.id, key: key.as_bytes(), payload: &found.meta.encode() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body, version: None }];
-        let event = match event_kind {
-            Some(kind) => {
-                let etag = &found.meta.attributes.etag;
-                Draft::of(applied, bucket, ObjectChange { kind, key, size: found.meta.size, etag })?
-            }
-            None => None,
-        };
-        let fate = Fate::Present(found.meta.attributes.etag);
-        let touches = [Touch { key: index_key.clone(), expect: Expect::Version(found.version), fate: Some((fate, 0)) }];
+        let (size, etag) = (found.meta.size, &found.meta.attributes.etag[..]);
+        let event = event_kind.map(|kind| Draft::of(applied, bucket, ObjectChange { kind, key, size, etag }));
+        let event = event.transpose()?.flatten();
+        let (key, precondition) = (index_key.clone(), Precondition::Version(found.version));
+        let becomes = Some((PendingState::Present(found.meta.attributes.etag), 0));
+        let accesses = [KeyAccess { key, precondition, becomes }];
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
         let submitted =
-            Submission::new(&touches, room, batch, durability).with_events(event.as_slice()).submit(&self.writes);
+            Submission::new(&accesses, room, batch, durability).with_events(event.as_slice()).submit(&self.writes);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),

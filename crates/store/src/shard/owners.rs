@@ -16,7 +16,7 @@ struct OwnersState {
     submitted: BTreeMap<Lsn, Id>,
 }
 
-/// See the module.
+/// The writers whose chunks no record names yet.
 #[derive(Default)]
 pub(crate) struct Owners(Mutex<OwnersState>);
 

@@ -14,7 +14,7 @@ const BINS: usize = 64;
 
 /// The future state of a key, once its record is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum PendingState {
     /// An object with this entity tag.
     Present(String),
     /// No object.
@@ -25,7 +25,7 @@ pub(crate) enum Fate {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) lsn: Lsn,
-    pub(crate) fate: Fate,
+    pub(crate) becomes: PendingState,
 }
 
 /// FNV-1a: equal everywhere, for the simulator. Chosen keys can make a bin slow at worst.
@@ -104,7 +104,7 @@ mod tests {
     fn an_older_record_does_not_settle_a_newer_one() {
         let pending = Pending::default();
         let key = Bytes::from_static(b"k");
-        pending.lock(bin_of(&key)).insert(key.clone(), Entry { lsn: 5, fate: Fate::Absent });
+        pending.lock(bin_of(&key)).insert(key.clone(), Entry { lsn: 5, becomes: PendingState::Absent });
         pending.settle(&key, 4);
         assert_eq!(pending.len(), 1);
         pending.settle(&key, 5);

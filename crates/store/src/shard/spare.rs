@@ -8,7 +8,7 @@ use steadfast_log::{ExtentCounts, Log};
 /// Time that a value stays valid, milliseconds.
 const HOLDS_MS: u64 = 500;
 
-/// See the module.
+/// The free share of a disk, as last computed.
 pub(crate) struct Spare {
     /// Time of the next look, monotonic milliseconds.
     again_ms: AtomicU64,

@@ -9,7 +9,7 @@ use super::applied::AppliedState;
 use crate::record::Value;
 use crate::record::object::First;
 use crate::shard::events::{Draft, Placed};
-use crate::shard::pending::{Bin, Entry, Fate, bin_of};
+use crate::shard::pending::{Bin, Entry, PendingState, bin_of};
 use crate::shard::writes::Writes;
 use crate::{Condition, FillCondition, StoreError};
 
@@ -18,7 +18,7 @@ const WAITS_MAX: u32 = 3;
 
 /// Precondition on a key for submitting a record.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Expect<'a> {
+pub(crate) enum Precondition<'a> {
     Nothing,
     Absent,
     Present,
@@ -32,46 +32,62 @@ pub(crate) enum Expect<'a> {
 }
 
 /// A key that a batch depends on or changes.
-pub(crate) struct Touch<'a> {
+pub(crate) struct KeyAccess<'a> {
     pub(crate) key: Bytes,
-    pub(crate) expect: Expect<'a>,
+    pub(crate) precondition: Precondition<'a>,
     /// The key's future state, and the batch's record that causes it.
-    pub(crate) fate: Option<(Fate, u64)>,
+    pub(crate) becomes: Option<(PendingState, u64)>,
 }
 
 /// Why a batch was not submitted.
 pub(crate) enum Refusal {
-    /// A precondition does not hold: index of the first such [`Touch`], with the LSN of the pending
-    /// record that it rests on, if any.
+    /// A precondition does not hold: index of the first such [`KeyAccess`], with the LSN of the
+    /// pending record that it rests on, if any.
     Unmet(usize, Option<Lsn>),
     Error(StoreError),
 }
 
-impl Touch<'_> {
+impl Refusal {
+    /// The error, which is `unmet` when a precondition does not hold.
+    pub(crate) fn or(self, unmet: StoreError) -> StoreError {
+        match self {
+            Self::Unmet(..) => unmet,
+            Self::Error(e) => e,
+        }
+    }
+}
+
+impl KeyAccess<'_> {
     /// Whether its precondition holds: otherwise the LSN of the pending record that this rests on,
     /// if any. `bin` is the bin of its key.
     fn holds(&self, applied: &AppliedState, bin: &Bin) -> Result<Result<(), Option<Lsn>>, StoreError> {
-        match self.expect {
-            Expect::Nothing => return Ok(Ok(())),
-            Expect::Attached(attached) => return Ok(if attached.load(Ordering::Acquire) { Ok(()) } else { Err(None) }),
+        match self.precondition {
+            Precondition::Nothing => return Ok(Ok(())),
+            Precondition::Attached(attached) => {
+                return Ok(if attached.load(Ordering::Acquire) { Ok(()) } else { Err(None) });
+            }
             _ => {}
         }
         // The log refused a record whose LSN has passed (it was full): the index is right.
         let entry = bin.get(&self.key).filter(|entry| entry.lsn > applied.progress.borrow().lsn);
         if let Some(entry) = entry {
-            let holds = match (self.expect, &entry.fate) {
-                (Expect::Nothing, _) | (Expect::Absent, Fate::Absent) | (Expect::Present, Fate::Present(_)) => true,
-                (Expect::Etag(want), Fate::Present(etag)) => want == etag,
-                (Expect::Version(want), Fate::Present(_)) => want == entry.lsn,
+            let holds = match (self.precondition, &entry.becomes) {
+                (Precondition::Nothing, _)
+                | (Precondition::Absent, PendingState::Absent)
+                | (Precondition::Present, PendingState::Present(_)) => true,
+                (Precondition::Etag(want), PendingState::Present(etag)) => want == etag,
+                (Precondition::Version(want), PendingState::Present(_)) => want == entry.lsn,
                 _ => false,
             };
             return Ok(if holds { Ok(()) } else { Err(Some(entry.lsn)) });
         }
         let value = applied.lookup(&self.key)?;
-        let holds = match (self.expect, &value) {
-            (Expect::Nothing, _) | (Expect::Absent, None) | (Expect::Present | Expect::Settled, Some(_)) => true,
-            (Expect::Etag(want), Some(value)) => First::decode(Value::decode(value)?.payload)?.etag == want,
-            (Expect::Version(want), Some(value)) => Value::decode(value)?.version == want,
+        let holds = match (self.precondition, &value) {
+            (Precondition::Nothing, _)
+            | (Precondition::Absent, None)
+            | (Precondition::Present | Precondition::Settled, Some(_)) => true,
+            (Precondition::Etag(want), Some(value)) => First::decode(Value::decode(value)?.payload)?.etag == want,
+            (Precondition::Version(want), Some(value)) => Value::decode(value)?.version == want,
             _ => false,
         };
         Ok(if holds { Ok(()) } else { Err(None) })
@@ -80,7 +96,7 @@ impl Touch<'_> {
 
 /// A batch to submit, with the preconditions of its keys.
 pub(crate) struct Submission<'a> {
-    touches: &'a [Touch<'a>],
+    accesses: &'a [KeyAccess<'a>],
     events: &'a [Draft],
     room: Option<Reservation>,
     batch: Batch,
@@ -89,8 +105,8 @@ pub(crate) struct Submission<'a> {
 
 impl<'a> Submission<'a> {
     /// A batch that takes `room`.
-    pub(crate) fn new(touches: &'a [Touch<'a>], room: Reservation, batch: Batch, durability: Durability) -> Self {
-        Self { touches, events: &[], room: Some(room), batch, durability }
+    pub(crate) fn new(accesses: &'a [KeyAccess<'a>], room: Reservation, batch: Batch, durability: Durability) -> Self {
+        Self { accesses, events: &[], room: Some(room), batch, durability }
     }
 
     /// With the events of its changes, which the reservation includes.
@@ -118,16 +134,16 @@ impl<'a> Submission<'a> {
 
     /// Decides and submits in one step, so that no other writer of these keys intervenes.
     fn attempt(&mut self, writes: &Writes) -> Result<Ticket, Refusal> {
-        let (applied, touches) = (&*writes.applied, self.touches);
+        let (applied, accesses) = (&*writes.applied, self.accesses);
         // Locked in ascending order, each once: two batches never wait for each other.
-        let mut numbers: Vec<usize> = touches.iter().map(|t| bin_of(&t.key)).collect();
-        let of_touch = numbers.clone();
+        let mut numbers: Vec<usize> = accesses.iter().map(|t| bin_of(&t.key)).collect();
+        let of_access = numbers.clone();
         numbers.sort_unstable();
         numbers.dedup();
         let mut bins: Vec<_> = numbers.iter().map(|&n| applied.pending.lock(n)).collect();
         let at = |n: usize| numbers.binary_search(&n).expect("the bin of each key is locked");
-        for (i, touch) in touches.iter().enumerate() {
-            match touch.holds(applied, &bins[at(of_touch[i])]) {
+        for (i, access) in accesses.iter().enumerate() {
+            match access.holds(applied, &bins[at(of_access[i])]) {
                 Ok(Ok(())) => {}
                 Ok(Err(rests_on)) => return Err(Refusal::Unmet(i, rests_on)),
                 Err(e) => return Err(Refusal::Error(e)),
@@ -137,8 +153,9 @@ impl<'a> Submission<'a> {
         for draft in self.events {
             let there = match draft.depends_on() {
                 Some(i) => {
-                    let touch = Touch { key: touches[i].key.clone(), expect: Expect::Present, fate: None };
-                    touch.holds(applied, &bins[at(of_touch[i])]).map_err(Refusal::Error)?.is_ok()
+                    let access =
+                        KeyAccess { key: accesses[i].key.clone(), precondition: Precondition::Present, becomes: None };
+                    access.holds(applied, &bins[at(of_access[i])]).map_err(Refusal::Error)?.is_ok()
                 }
                 None => true,
             };
@@ -156,11 +173,11 @@ impl<'a> Submission<'a> {
         let ticket = submitted.map_err(|e| Refusal::Error(e.into()))?;
         placed.submitted(self.durability == Durability::Async);
         let first = ticket.first_lsn();
-        for (i, touch) in touches.iter().enumerate() {
-            if let Some((fate, record)) = &touch.fate {
+        for (i, access) in accesses.iter().enumerate() {
+            if let Some((becomes, record)) = &access.becomes {
                 assert!(*record < count, "record {record} of a batch of {count}");
                 let lsn = first + record;
-                let before = bins[at(of_touch[i])].insert(touch.key.clone(), Entry { lsn, fate: fate.clone() });
+                let before = bins[at(of_access[i])].insert(access.key.clone(), Entry { lsn, becomes: becomes.clone() });
                 assert!(before.is_none_or(|before| before.lsn < lsn), "the changes of a key have the order of the log");
             }
         }
@@ -169,27 +186,28 @@ impl<'a> Submission<'a> {
 }
 
 /// The expectation on a key that a condition states.
-pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
+pub(crate) fn precondition_of(condition: &Condition) -> Precondition<'_> {
     match condition {
-        Condition::None => Expect::Nothing,
-        Condition::Absent => Expect::Absent,
-        Condition::Matches(etag) if etag == "*" => Expect::Present,
-        Condition::Matches(etag) => Expect::Etag(etag),
+        Condition::None => Precondition::Nothing,
+        Condition::Absent => Precondition::Absent,
+        Condition::Matches(etag) if etag == "*" => Precondition::Present,
+        Condition::Matches(etag) => Precondition::Etag(etag),
     }
 }
 
 /// The expectations on a key that the condition of a fill states.
-pub(crate) fn fill_expects(condition: &FillCondition) -> [Expect<'_>; 2] {
-    [condition.version.map_or(Expect::Absent, Expect::Version), Expect::Attached(&condition.attached)]
+pub(crate) fn fill_preconditions(condition: &FillCondition) -> [Precondition<'_>; 2] {
+    [condition.version.map_or(Precondition::Absent, Precondition::Version), Precondition::Attached(&condition.attached)]
 }
 
-/// A change of an object that depends on all of `expects`. The change is the batch's first record.
-pub(crate) fn object_touches<'a>(
+/// A change of an object that depends on all of `preconditions`. The change is the batch's first
+/// record.
+pub(crate) fn object_accesses<'a>(
     key: &Bytes,
-    expects: impl IntoIterator<Item = Expect<'a>>,
-    fate: Fate,
-) -> Vec<Touch<'a>> {
-    let mut fate = Some((fate, 0));
-    let touch = |expect| Touch { key: key.clone(), expect, fate: fate.take() };
-    expects.into_iter().map(touch).collect()
+    preconditions: impl IntoIterator<Item = Precondition<'a>>,
+    becomes: PendingState,
+) -> Vec<KeyAccess<'a>> {
+    let mut becomes = Some((becomes, 0));
+    let access = |precondition| KeyAccess { key: key.clone(), precondition, becomes: becomes.take() };
+    preconditions.into_iter().map(access).collect()
 }

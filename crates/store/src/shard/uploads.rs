@@ -15,8 +15,8 @@ use crate::shard::applied::AppliedState;
 use crate::shard::apply::live::manifest;
 use crate::shard::buckets::Bucket;
 use crate::shard::list::{Roll, Scan};
-use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect};
+use crate::shard::pending::PendingState;
+use crate::shard::submit::{KeyAccess, Precondition, Submission, precondition_of};
 use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head};
 use crate::shard::writes::Writes;
 use crate::{Attributes, Condition, ObjectReader, PartInfo, StoreError, UploadInfo};
@@ -110,13 +110,14 @@ impl Shard {
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         let room = self.writes.reserve(batch_bytes(&batch), Priority::Write).await?;
         let gate = bucket.enter().await?;
-        let object =
-            Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect: expect(&meta.condition), fate: None };
-        let ticket = match Submission::new(&[object], room, batch, durability_of(owner)).submit(&self.writes).await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+        let object = KeyAccess {
+            key: keys::object(bucket.id, key.as_bytes()).into(),
+            precondition: precondition_of(&meta.condition),
+            becomes: None,
         };
+        let accesses = [object];
+        let submitted = Submission::new(&accesses, room, batch, durability_of(owner)).submit(&self.writes);
+        let ticket = submitted.await.map_err(|refusal| refusal.or(StoreError::ConditionFailed))?;
         bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
         drop(gate);
         self.writes.committed(ticket).await?;
@@ -282,17 +283,15 @@ async fn abort(
     let head = Head::UploadEnd { bucket: bucket.id, upload, key }.encode();
     let batch = vec![Record { head: head.into(), ..Record::default() }];
     let room = writes.reserve(batch_bytes(&batch), Priority::Delete).await?;
-    let touch = Touch {
+    let access = KeyAccess {
         key: keys::upload(bucket.id, key, &upload).into(),
-        expect: Expect::Present,
-        fate: Some((Fate::Absent, 0)),
+        precondition: Precondition::Present,
+        becomes: Some((PendingState::Absent, 0)),
     };
     let gate = bucket.enter().await?;
-    let ticket = match Submission::new(&[touch], room, batch, durability).submit(writes).await {
-        Ok(ticket) => ticket,
-        Err(Refusal::Error(e)) => return Err(e),
-        Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
-    };
+    let accesses = [access];
+    let submitted = Submission::new(&accesses, room, batch, durability).submit(writes);
+    let ticket = submitted.await.map_err(|refusal| refusal.or(StoreError::NoSuchUpload))?;
     bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
     drop(gate);
     writes.committed(ticket).await.map(drop)

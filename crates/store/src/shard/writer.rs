@@ -21,8 +21,8 @@ use crate::shard::chunking::Chunking;
 use crate::shard::complete::check_place;
 use crate::shard::events::{Draft, ObjectChange, event_bytes_max, has_listeners};
 use crate::shard::follow::Follow;
-use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Submission, Touch, expect, fill_expects, object_touches};
+use crate::shard::pending::PendingState;
+use crate::shard::submit::{KeyAccess, Precondition, Submission, fill_preconditions, object_accesses, precondition_of};
 use crate::{Attributes, Condition, EventKind, FillCondition, PartInfo, StoreError, StoredObject, Written};
 
 /// Bytes of a head included in a reservation; a larger head is reserved when its size is known.
@@ -296,7 +296,7 @@ impl ShardWriter {
     ) -> Result<Written, StoreError> {
         let stored =
             StoredObject { modified_ms: self.shard.applied.env.wall_ms(), attributes, ..StoredObject::default() };
-        self.commit_as(stored, &[expect(&condition)], durability).await
+        self.commit_as(stored, &[precondition_of(&condition)], durability).await
     }
 
     /// Commits an object fetched from an origin, without a flush and without an event.
@@ -308,7 +308,7 @@ impl ShardWriter {
         stored: StoredObject,
         condition: &FillCondition,
     ) -> Result<Written, StoreError> {
-        self.commit_as(stored, &fill_expects(condition), Some(Durability::Async)).await
+        self.commit_as(stored, &fill_preconditions(condition), Some(Durability::Async)).await
     }
 
     /// [`ShardWriter::commit`] of an object that was stored before, here or elsewhere: keeps its
@@ -334,13 +334,13 @@ impl ShardWriter {
             // Only a manifest names parts, and only a body in chunks has one.
             self.chunk_pieces().await?;
         }
-        self.commit_as(stored, &[expect(&condition)], durability).await
+        self.commit_as(stored, &[precondition_of(&condition)], durability).await
     }
 
     async fn commit_as(
         mut self,
         stored: StoredObject,
-        expects: &[Expect<'_>],
+        preconditions: &[Precondition<'_>],
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let (applied, writes) = (self.shard.applied.clone(), self.shard.writes.clone());
@@ -388,23 +388,15 @@ impl ShardWriter {
             }
             _ => None,
         };
-        let touches = self.touches(&mut meta, expects);
+        let accesses = self.accesses(&mut meta, preconditions);
         let batch = vec![Record { head: head.into(), body, version: None }];
         let gate = self.bucket.enter().await?;
-        let ticket = match Submission::new(&touches, room, batch, durability)
-            .with_events(event.as_slice())
-            .submit(&writes)
-            .await
-        {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => {
-                return Err(match self.target {
-                    WriteTarget::Object => StoreError::ConditionFailed,
-                    WriteTarget::Part { .. } => StoreError::NoSuchUpload,
-                });
-            }
+        let unmet = match self.target {
+            WriteTarget::Object => StoreError::ConditionFailed,
+            WriteTarget::Part { .. } => StoreError::NoSuchUpload,
         };
+        let submission = Submission::new(&accesses, room, batch, durability).with_events(event.as_slice());
+        let ticket = submission.submit(&writes).await.map_err(|refusal| refusal.or(unmet))?;
         let version = ticket.first_lsn();
         self.bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
         if let Some(chunking) = &mut self.chunking {
@@ -428,17 +420,21 @@ impl ShardWriter {
     }
 
     /// The key that the commit depends on and changes. Takes an object's entity tag out of `meta`.
-    fn touches<'a>(&self, meta: &mut ObjectMeta, expects: &[Expect<'a>]) -> Vec<Touch<'a>> {
+    fn accesses<'a>(&self, meta: &mut ObjectMeta, preconditions: &[Precondition<'a>]) -> Vec<KeyAccess<'a>> {
         let bucket = self.bucket.id;
         match self.target {
             WriteTarget::Object => {
-                let fate = Fate::Present(std::mem::take(&mut meta.attributes.etag));
+                let becomes = PendingState::Present(std::mem::take(&mut meta.attributes.etag));
                 let key = keys::object(bucket, self.key.as_bytes());
-                object_touches(&key.into(), expects.iter().copied(), fate)
+                object_accesses(&key.into(), preconditions.iter().copied(), becomes)
             }
             WriteTarget::Part { upload, .. } => {
                 let key = keys::upload(bucket, self.key.as_bytes(), &upload).into();
-                vec![Touch { key, expect: Expect::Present, fate: Some((Fate::Present(String::new()), 0)) }]
+                vec![KeyAccess {
+                    key,
+                    precondition: Precondition::Present,
+                    becomes: Some((PendingState::Present(String::new()), 0)),
+                }]
             }
         }
     }

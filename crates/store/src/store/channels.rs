@@ -179,7 +179,7 @@ impl ChannelHandle {
         let home = self.store.enter_slot(self.slot).await?;
         // The mover waits for submitted records, so the answer may arrive after the gate was
         // passed.
-        home.name_disk(self.at(&home)?.submit(new).await)
+        home.with_disk_name(self.at(&home)?.submit(new).await)
     }
 
     /// Removes all publications. The position stays: later publications continue from it.
@@ -188,7 +188,7 @@ impl ChannelHandle {
     /// [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
     pub async fn clear(&self) -> Result<(), StoreError> {
         let home = self.store.enter_slot(self.slot).await?;
-        home.name_disk(self.at(&home)?.clear().await)
+        home.with_disk_name(self.at(&home)?.clear().await)
     }
 
     /// Removes the publications up to an offset. The position stays.
@@ -197,7 +197,7 @@ impl ChannelHandle {
     /// [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
     pub async fn trim(&self, up_to: u64) -> Result<(), StoreError> {
         let home = self.store.enter_slot(self.slot).await?;
-        home.name_disk(self.at(&home)?.trim(up_to).await)
+        home.with_disk_name(self.at(&home)?.trim(up_to).await)
     }
 
     /// The kept publications.

@@ -21,7 +21,7 @@ impl Store {
     /// Those of [`Store::create_upload`].
     pub async fn create_fill(&self, bucket: &str, key: &str, attributes: Attributes) -> Result<UploadInfo, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.create_upload(bucket, key, attributes, Condition::None, UploadOwner::Server).await)
+        home.with_disk_name(home.create_upload(bucket, key, attributes, Condition::None, UploadOwner::Server).await)
     }
 
     /// An unfinished internal upload.
@@ -64,7 +64,7 @@ impl Store {
     ) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
         let writer = home.part_writer(bucket, key, upload_id, number, Some(size), UploadOwner::Server).await;
-        Ok(ObjectWriter::new(self.clone(), home.name_disk(writer)?))
+        Ok(ObjectWriter::new(self.clone(), home.with_disk_name(writer)?))
     }
 
     /// The segments of an internal upload with numbers above `after`, at most `limit`, and whether
@@ -104,7 +104,7 @@ impl Store {
     /// Those of [`Store::abort_upload`].
     pub async fn abort_fill(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.abort_upload(bucket, key, upload_id, UploadOwner::Server).await)
+        home.with_disk_name(home.abort_upload(bucket, key, upload_id, UploadOwner::Server).await)
     }
 
     /// Creates the object from segments 1 to `segments` of an internal upload, in one commit with
@@ -123,7 +123,7 @@ impl Store {
         condition: &FillCondition,
     ) -> Result<Written, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.complete_fill(bucket, key, upload_id, segments, stored, condition).await)
+        home.with_disk_name(home.complete_fill(bucket, key, upload_id, segments, stored, condition).await)
     }
 
     /// Deletes an object if it still has that version, without an event.
@@ -139,7 +139,7 @@ impl Store {
         durability: Durability,
     ) -> Result<Written, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.delete_version(bucket, key, version, durability).await)
+        home.with_disk_name(home.delete_version(bucket, key, version, durability).await)
     }
 
     /// Makes all changes durable that reads could see at the call.

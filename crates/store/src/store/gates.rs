@@ -12,7 +12,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::StoreError;
 use crate::layout::SLOTS;
 
-/// See the module.
+/// The gates of all slots.
 pub(crate) struct Gates(Vec<RwLock<()>>);
 
 /// Permission to change a slot.

@@ -147,7 +147,7 @@ impl Store {
     /// long; [`StoreError::Unavailable`]; those of the log.
     pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        let mut writer = home.name_disk(home.writer(bucket, key, size).await)?;
+        let mut writer = home.with_disk_name(home.writer(bucket, key, size).await)?;
         writer.event_kind = Some(EventKind::Put);
         Ok(ObjectWriter::new(self.clone(), writer))
     }
@@ -166,7 +166,7 @@ impl Store {
     ) -> Result<Written, StoreError> {
         self.room_for_event(bucket).await?;
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.delete(bucket, key, condition, durability).await)
+        home.with_disk_name(home.delete(bucket, key, condition, durability).await)
     }
 
     /// Deletes objects, as many per commit as fit, on all disks concurrently. The answers are in
@@ -206,7 +206,7 @@ impl Store {
             let answers = home.delete_many(bucket, keys, durability).await;
             places
                 .into_iter()
-                .zip(answers.into_iter().map(|answer| home.name_disk(answer)).collect::<Vec<_>>())
+                .zip(answers.into_iter().map(|answer| home.with_disk_name(answer)).collect::<Vec<_>>())
                 .collect::<Vec<_>>()
         });
         for (i, answer) in join_all(deletes).await.into_iter().flatten() {
@@ -237,7 +237,7 @@ impl Store {
         if from == to {
             self.room_for_event(to.0).await?;
             let home = self.enter(to.0, to.1).await?;
-            return home.name_disk(home.copy_onto_itself(to, attributes, condition, durability).await);
+            return home.with_disk_name(home.copy_onto_itself(to, attributes, condition, durability).await);
         }
         let reader = self.reader(from.0, from.1).await?;
         let size = reader.info().size;
@@ -263,7 +263,7 @@ impl Store {
         tags: BTreeMap<String, String>,
     ) -> Result<Written, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.set_tags(bucket, key, tags).await)
+        home.with_disk_name(home.set_tags(bucket, key, tags).await)
     }
 
     /// Begins a multipart upload.
@@ -293,7 +293,7 @@ impl Store {
         condition: Condition,
     ) -> Result<UploadInfo, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.create_upload(bucket, key, attributes, condition, UploadOwner::Client).await)
+        home.with_disk_name(home.create_upload(bucket, key, attributes, condition, UploadOwner::Client).await)
     }
 
     /// An unfinished upload.
@@ -319,7 +319,7 @@ impl Store {
     ) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
         let writer =
-            home.name_disk(home.part_writer(bucket, key, upload_id, number, size, UploadOwner::Client).await)?;
+            home.with_disk_name(home.part_writer(bucket, key, upload_id, number, size, UploadOwner::Client).await)?;
         Ok(ObjectWriter::new(self.clone(), writer))
     }
 
@@ -346,7 +346,7 @@ impl Store {
     /// those of the log.
     pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.abort_upload(bucket, key, upload_id, UploadOwner::Client).await)
+        home.with_disk_name(home.abort_upload(bucket, key, upload_id, UploadOwner::Client).await)
     }
 
     /// Creates an object from the chosen parts, in one commit with the end of the upload.
@@ -373,6 +373,8 @@ impl Store {
     ) -> Result<Written, StoreError> {
         self.room_for_event(bucket).await?;
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await)
+        home.with_disk_name(
+            home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await,
+        )
     }
 }

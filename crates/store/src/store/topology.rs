@@ -95,7 +95,7 @@ impl Deref for Home {
 
 impl Home {
     /// Adds the name of the read-only disk to the error, where there are several disks.
-    pub(crate) fn name_disk<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(crate) fn with_disk_name<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match result {
             Err(StoreError::Log(LogError::Failed { what, cause })) if !self.only => {
                 Err(self.topology.members[self.seat].read_only(&format!("a {what} failed: {cause}")))
@@ -132,7 +132,7 @@ impl EnteredMany<'_> {
     }
 }
 
-/// See the module. It is immutable: a new one replaces it.
+/// The disks of the pool and their layout. It is immutable: a new one replaces it.
 pub(crate) struct Topology {
     members: Vec<Arc<Member>>,
     /// `None` for a pool that never had more than one disk.

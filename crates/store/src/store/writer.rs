@@ -111,7 +111,7 @@ impl ObjectWriter {
             store.room_for_events().await?;
         }
         let home = self.arrive(&store).await?;
-        home.name_disk(self.inner.commit(attributes, condition, durability).await)
+        home.with_disk_name(self.inner.commit(attributes, condition, durability).await)
     }
 
     /// [`ObjectWriter::commit`] of an object that was stored before, here or elsewhere: keeps its
@@ -131,7 +131,7 @@ impl ObjectWriter {
         let store = self.store.clone();
         self.inner.event_kind = None;
         let home = self.arrive(&store).await?;
-        home.name_disk(self.inner.commit_stored(stored, condition, durability).await)
+        home.with_disk_name(self.inner.commit_stored(stored, condition, durability).await)
     }
 
     /// Commits an object fetched from an origin: without a flush, since it can be fetched again,
@@ -144,7 +144,7 @@ impl ObjectWriter {
         let store = self.store.clone();
         self.inner.event_kind = None;
         let home = self.arrive(&store).await?;
-        home.name_disk(self.inner.commit_fill(stored, condition).await)
+        home.with_disk_name(self.inner.commit_fill(stored, condition).await)
     }
 }
 

@@ -34,7 +34,7 @@ use crate::shard::fault::Fault;
 use crate::shard::openings::Openings;
 use steadfast_log::{Log, Usage};
 
-/// See the module.
+/// The log's applier: it adds committed records to the state of a shard.
 pub(crate) struct StoreApplier {
     pub(crate) applied: Arc<AppliedState>,
     pub(crate) checkpoints: Arc<Checkpoints>,

@@ -16,7 +16,7 @@ const REMOVED: u8 = 1;
 /// Later publications may have been delivered without a flush.
 const ASYNC: u8 = 2;
 
-/// See the module.
+/// The metadata of a publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PublicationMeta {
     pub(crate) removed: bool,
@@ -27,9 +27,9 @@ pub(crate) struct PublicationMeta {
     pub(crate) time_ms: u64,
     /// TTL in milliseconds.
     pub(crate) ttl_ms: u64,
-    /// See the module.
+    /// The lowest offset that the channel kept when this was published.
     pub(crate) floor: u64,
-    /// See the module.
+    /// Hash of the idempotency key, if the publication has one.
     pub(crate) key: Option<u128>,
 }
 

@@ -20,7 +20,7 @@ const TAIL_BYTES_MAX: usize = 256 << 10;
 /// Overhead of a publication in memory, in bytes, about.
 const HELD_BYTES: usize = 128;
 
-/// See the module.
+/// A channel in memory.
 pub(crate) struct Channel {
     pub(crate) name: Arc<str>,
     pub(crate) state: Mutex<ChannelState>,

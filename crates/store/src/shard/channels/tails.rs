@@ -19,7 +19,7 @@ use crate::status::TailsStatus;
 /// Dropped channels are removed from the queue when there are this many more than the last time.
 const SLACK: usize = 1024;
 
-/// See the module.
+/// The newest publications of all channels in memory, up to a bound in bytes.
 pub(crate) struct Tails {
     bytes_max: u64,
     bytes: AtomicU64,

@@ -10,8 +10,8 @@ use crate::record::object::id_to_text;
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::dirty::Entity;
-use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Submission, Touch};
+use crate::shard::pending::PendingState;
+use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission};
 use crate::shard::{scan, writer};
 use crate::store::Store;
 use crate::{StoreError, StoreOptions};
@@ -38,7 +38,7 @@ pub(super) async fn forget(shard: &Shard, entities: &[Entity]) -> Result<(), Sto
 
 async fn forget_batch(shard: &Shard, entities: &[Entity]) -> Result<(), StoreError> {
     let mut batch = Vec::with_capacity(entities.len());
-    let mut touches = Vec::with_capacity(entities.len());
+    let mut accesses = Vec::with_capacity(entities.len());
     for entity in entities {
         let (head, key) = match entity {
             Entity::Object { bucket, key } => {
@@ -57,15 +57,15 @@ async fn forget_batch(shard: &Shard, entities: &[Entity]) -> Result<(), StoreErr
             // Parts are deleted with their upload.
             Entity::Part { .. } => continue,
         };
-        let fate = Some((Fate::Absent, batch.len() as u64));
-        touches.push(Touch { key: key.into(), expect: Expect::Nothing, fate });
+        let becomes = Some((PendingState::Absent, batch.len() as u64));
+        accesses.push(KeyAccess { key: key.into(), precondition: Precondition::Nothing, becomes });
         batch.push(Record { head: head.into(), ..Record::default() });
     }
     if batch.is_empty() {
         return Ok(());
     }
     let room = shard.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
-    match Submission::new(&touches, room, batch, Durability::Async).submit(&shard.writes).await {
+    match Submission::new(&accesses, room, batch, Durability::Async).submit(&shard.writes).await {
         Ok(ticket) => shard.writes.committed(ticket).await.map(drop),
         Err(Refusal::Error(e)) => Err(e),
         Err(Refusal::Unmet(..)) => Ok(()),
