@@ -10,8 +10,8 @@ use bytes::Bytes;
 use steadfast_disk::{Disk, DiskOptions, FileDisk, Slow, Slowness};
 use steadfast_flow::{BoxFuture, Env};
 use steadfast_log::{
-    Applied, Applier, ChunkMove, Durability, ExtentUsage, FormatOptions, Location, Log, LogError, LogOptions, Lsn,
-    Priority, Record,
+    Applied, Applier, ChunkMove, ChunkOwners, Durability, ExtentUsage, FormatOptions, Location, Log, LogError,
+    LogOptions, Lsn, Priority, Record, Usage,
 };
 
 /// Options of the measurement.
@@ -35,7 +35,9 @@ pub struct CommitArgs {
 struct Forget;
 
 impl Applier for Forget {
-    fn apply(&self, _: &[Applied]) {}
+    fn apply(&self, records: &[Applied], _: &mut Usage) -> usize {
+        records.len()
+    }
     fn checkpoint(&self) -> Lsn {
         0
     }
@@ -45,10 +47,13 @@ impl Applier for Forget {
     fn record_is_live(&self, _: &[u8], _: Lsn, _: &Location, _: Lsn) -> Option<bool> {
         Some(false)
     }
-    fn chunk_is_live(&self, _: &[u8], _: &Location) -> BoxFuture<'_, bool> {
+}
+
+impl ChunkOwners for Forget {
+    fn chunk_is_live<'a>(&'a self, _: &'a Log, _: &'a [u8], _: &'a Location) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
-    fn repoint(&self, _: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint<'a>(&'a self, _: &'a Log, _: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'a, Result<(), LogError>> {
         Box::pin(async { Ok(()) })
     }
 }
