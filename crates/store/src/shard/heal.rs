@@ -119,9 +119,9 @@ async fn rebuild(applied: &Arc<AppliedState>, checkpoints: &Checkpoints, log: &L
     applied.index.condemn();
     log.with_usage(|usage| {
         usage.replace_by(&counted);
-        install_rebuilt(applied, &fresh, kind);
         // None of it counts as saved: no extent is recycled until it is.
         checkpoints.start_over();
+        install_rebuilt(applied, &fresh, kind);
         applied.index.recovered();
         checkpoints.seal(applied, usage);
     });
