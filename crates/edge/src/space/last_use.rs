@@ -71,9 +71,10 @@ impl LastUse {
         }
     }
 
-    /// The time that about `percent` of the known keys were not used after. `random` chooses where
-    /// the sample begins.
+    /// The time that about `percent` of the known keys were not used after; 0 if the sample has too
+    /// few keys to tell. `random` chooses where the sample begins.
     pub(crate) fn oldest(&self, percent: usize, random: u64) -> u64 {
+        assert!((1..=100).contains(&percent), "{percent} is no part of the keys");
         let start = (random % self.sets.len() as u64) as usize;
         let mut times = Vec::with_capacity(SAMPLE + WAYS);
         for set in self.sets[start..].iter().chain(&self.sets[..start]).take(SAMPLED_SETS) {
@@ -82,8 +83,10 @@ impl LastUse {
                 break;
             }
         }
-        let place = (times.len() * percent / 100).min(times.len().saturating_sub(1));
-        if times.is_empty() { 0 } else { *times.select_nth_unstable(place).1 }
+        // Of one key that was found by chance, even the oldest part may be the key used last.
+        let place = times.len() * percent / 100;
+        let last = times.len().saturating_sub(1);
+        if place == 0 { 0 } else { *times.select_nth_unstable(place.min(last)).1 }
     }
 }
 
@@ -118,5 +121,13 @@ mod tests {
             assert_eq!(table.oldest(5, random), 1005);
             assert_eq!(table.oldest(100, random), 1099);
         }
+    }
+
+    #[test]
+    fn a_sample_that_is_too_small_finds_no_old_key() {
+        let table = LastUse::new(16 << 20, 7);
+        (0..19).for_each(|n| table.touch(&n.to_string(), 1000 + n));
+        let all: Vec<_> = (0..64).map(|part| table.oldest(5, part * (table.sets.len() as u64 / 64))).collect();
+        assert_eq!(all, [0; 64]);
     }
 }
