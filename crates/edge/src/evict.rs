@@ -62,7 +62,6 @@ pub(crate) async fn keep_within(site: Arc<Site>) {
     let mut eviction = Eviction { site: site.clone(), cursor: String::new() };
     let mut aged = site.env.now();
     loop {
-        site.inventory.space.set_pool(site.store.space());
         if let Err(error) = eviction.make_room().await {
             tracing::warn!(bucket = %site.options.bucket, %error, "objects cannot be evicted");
             site.inventory.space.fail(site.inventory.space.excess().1);
@@ -116,9 +115,10 @@ impl Eviction {
     /// Evicts until the space suffices, or nothing more can be evicted.
     async fn make_room(&mut self) -> Result<(), StoreError> {
         // The first round begins in the middle, so it ends at the second end of the listing.
-        let (mut round, mut ends) = (0, 0);
+        let (mut round, mut ends, mut freed) = (0, 0, 0);
         let waits = self.site.inventory.space.excess().1;
         loop {
+            self.site.inventory.space.set_pool(self.site.store.space());
             let excess = self.site.inventory.space.excess().0;
             if excess == 0 {
                 self.site.inventory.space.succeed();
@@ -134,14 +134,19 @@ impl Eviction {
                 percent => self.site.inventory.last_use.oldest(*percent, self.site.env.random_u64()),
             };
             let mut victims = self.page()?;
-            if self.cursor.is_empty() {
-                ends += 1;
-                if ends > 1 {
-                    round += 1;
-                }
+            let at_end = self.cursor.is_empty();
+            if at_end {
                 victims.extend(self.segments());
             }
-            self.evict(victims, before, excess).await?;
+            freed += self.evict(victims, before, excess).await?;
+            if at_end {
+                ends += 1;
+                // Fills want more meanwhile, so the last round failed only if it freed nothing.
+                if ends > 1 && (round + 1 < ROUNDS.len() || freed == 0) {
+                    round += 1;
+                }
+                freed = 0;
+            }
         }
     }
 
@@ -176,8 +181,8 @@ impl Eviction {
     }
 
     /// Deletes victims that were last used at `before` or earlier, the oldest first, until `excess`
-    /// bytes are freed.
-    async fn evict(&self, victims: Vec<Victim>, before: u64, excess: u64) -> Result<(), StoreError> {
+    /// bytes are freed. Returns the bytes freed.
+    async fn evict(&self, victims: Vec<Victim>, before: u64, excess: u64) -> Result<u64, StoreError> {
         let used = |victim: Victim| {
             let (Victim::Object(key, _) | Victim::Segments(key, ..)) = &victim;
             Some((self.site.inventory.last_use.get(key), victim)).filter(|(used, _)| *used <= before)
@@ -200,7 +205,7 @@ impl Eviction {
                 stream::iter(batch).map(|victim| self.delete(victim)).buffer_unordered(AT_ONCE).try_collect().await?;
             freed += deleted.into_iter().sum::<u64>();
         }
-        Ok(())
+        Ok(freed)
     }
 
     /// Deletes a victim. Returns the bytes freed.

@@ -88,9 +88,10 @@ async fn the_space_is_never_exceeded_and_what_is_used_often_stays() {
             assert!(stored(&store) <= space);
         }
     }
+    // Eviction for later fills may still run.
+    until(|| status(&edge).used_bytes == stored(&store)).await;
     let status = status(&edge);
     assert!(status.evictions > 500 && status.used_bytes >= space * 9 / 10, "{status:?}");
-    assert_eq!(status.used_bytes, stored(&store));
     let lost = (lru_hits as f64 - hits as f64) / f64::from(requests);
     assert!(lost <= 0.02, "{hits} hits, exact LRU {lru_hits}");
 }
@@ -119,8 +120,9 @@ async fn fills_count_and_many_at_a_time_stay_within_the_space() {
             assert!(answer.expect("served") == data);
         }
         until(|| status(&edge).fills == 0).await;
+        until(|| status(&edge).used_bytes == stored(&store)).await;
         let status = status(&edge);
-        assert!(status.used_bytes == stored(&store) && status.used_bytes <= space, "{status:?}");
+        assert!(status.used_bytes <= space, "{status:?}");
         assert!(status.passed > 0 && status.misses > 0, "{status:?}");
     }
 }
@@ -152,7 +154,7 @@ async fn segments_that_were_left_count_and_make_way() {
         assert!(status(&edge).used_bytes <= space);
     }
     until(|| status(&edge).fills == 0).await;
-    assert_eq!(status(&edge).used_bytes, stored(&store));
+    until(|| status(&edge).used_bytes == stored(&store)).await;
     assert!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty());
 }
 
