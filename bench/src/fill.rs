@@ -50,7 +50,7 @@ pub fn run(args: &FillArgs) -> Result<serde_json::Value, Box<dyn std::error::Err
                 for n in (client..deleted).step_by(clients) {
                     let key = format!("deleted/{:03}/{n:08}", n % 1000);
                     put(&store, &key, n, body.clone()).await?;
-                    store.delete("bench", &key, Condition::None, Some(Durability::Async)).await?;
+                    store.at("bench", &key).delete(Condition::None, Some(Durability::Async)).await?;
                 }
                 for n in (client..objects).step_by(clients) {
                     let key = format!("fill/{:03}/{n:08}", n % 1000);
@@ -68,7 +68,7 @@ pub fn run(args: &FillArgs) -> Result<serde_json::Value, Box<dyn std::error::Err
 }
 
 async fn put(store: &Store, key: &str, n: usize, body: Bytes) -> Result<(), StoreError> {
-    let mut writer = store.writer("bench", key, Some(body.len() as u64)).await?;
+    let mut writer = store.at("bench", key).writer(Some(body.len() as u64)).await?;
     writer.write(body).await?;
     let attributes = Attributes { etag: format!("{n:032x}"), ..Attributes::default() };
     writer.commit(attributes, Condition::None, Some(Durability::Async)).await?;

@@ -199,7 +199,7 @@ impl Edge {
         let bucket = &site.options.bucket;
         let mut waiting = None;
         for _ in 0..LOOKS {
-            let opened = match site.store.reader(bucket, key).await {
+            let opened = match site.store.at(bucket, key).reader().await {
                 Ok(reader) => Ok((reader.info().clone(), reader)),
                 Err(error) if site.evict_unreadable(key, None, &error).await => continue,
                 Err(error) => Err(error),
@@ -251,7 +251,7 @@ impl Edge {
         let wanted = Wanted { client, ..Wanted::default() };
         let mut waiting = None;
         for _ in 0..LOOKS {
-            let found = site.store.object(bucket, key).map(|info| (info.clone(), info));
+            let found = site.store.at(bucket, key).info().map(|info| (info.clone(), info));
             let (stored, base, if_error) = match self.look(site, entries, key, &wanted.client, found)? {
                 Lookup::Answer(answer) => return Ok(answer.map(HeadObject::from)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),

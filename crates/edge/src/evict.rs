@@ -85,7 +85,7 @@ async fn count(site: &Site) -> Result<(), StoreError> {
     while let Some((key, upload)) = after {
         let page = store.fills(bucket, (&key, &upload), COUNT_PAGE)?;
         for fill in page.uploads {
-            let segments = store.segments(bucket, &fill.key, &fill.upload_id, 0, usize::from(u16::MAX));
+            let segments = store.at(bucket, &fill.key).fill(&fill.upload_id).parts(0, usize::from(u16::MAX));
             let bytes = segments?.0.iter().map(|segment| segment.size).sum();
             let stopped = StoppedFill { key: fill.key, room: site.inventory.space.found(bytes) };
             site.inventory.stopped.lock().insert(fill.upload_id, stopped);
@@ -97,7 +97,7 @@ async fn count(site: &Site) -> Result<(), StoreError> {
         let page = store.list(bucket, &query)?;
         let mut bytes = 0;
         for entry in page.objects {
-            match store.object(bucket, &entry.key) {
+            match store.at(bucket, &entry.key).info() {
                 Ok(info) if is_cached(&info) => bytes += info.size,
                 Ok(_) | Err(StoreError::NoSuchKey) => {}
                 Err(error) => return Err(error),
@@ -249,7 +249,7 @@ impl Site {
             return false;
         }
         let bucket = &self.options.bucket;
-        if let (Some(version), Ok(info)) = (version, self.store.object(bucket, key))
+        if let (Some(version), Ok(info)) = (version, self.store.at(bucket, key).info())
             && info.version != version
         {
             return false;
@@ -262,7 +262,7 @@ impl Site {
     /// Deletes an object if it is cached. Returns whether it did.
     pub(crate) async fn evict(&self, key: &str) -> Result<bool, StoreError> {
         let bucket = &self.options.bucket;
-        let info = match self.store.object(bucket, key) {
+        let info = match self.store.at(bucket, key).info() {
             Ok(info) if is_cached(&info) => info,
             Ok(_) | Err(StoreError::NoSuchKey) => return Ok(false),
             Err(error) => return Err(error),
@@ -271,7 +271,7 @@ impl Site {
         if self.inventory.is_kept(key) {
             return Ok(false);
         }
-        match self.store.delete_version(bucket, key, info.version, Durability::Async).await {
+        match self.store.at(bucket, key).delete_version(info.version, Durability::Async).await {
             Ok(_) => {
                 self.inventory.space.deleted(key, info.size);
                 self.inventory.last_use.forget(key);
@@ -288,7 +288,7 @@ impl Site {
         // Taken out first, so that no fill begins to use them.
         let Some(stopped) = self.inventory.stopped.lock().remove(upload) else { return Ok(()) };
         let mut aborting = Aborting { site: self, upload, stopped: Some(stopped) };
-        match self.store.abort_fill(&self.options.bucket, key, upload).await {
+        match self.store.at(&self.options.bucket, key).fill(upload).abort().await {
             Ok(()) | Err(StoreError::NoSuchUpload) => {
                 aborting.stopped = None;
                 Ok(())

@@ -100,12 +100,12 @@ impl EdgeEntry {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         let durability = if self.site.has(Sabotage::PurgeNotDurable) { Durability::Async } else { Durability::Sync };
         loop {
-            let info = match store.settled_object(bucket, key).await {
+            let info = match store.at(bucket, key).settled_info().await {
                 Ok(info) if is_cached(&info) => info,
                 Ok(_) | Err(StoreError::NoSuchKey) => return Ok(false),
                 Err(error) => return Err(error.into()),
             };
-            match store.delete_version(bucket, key, info.version, durability).await {
+            match store.at(bucket, key).delete_version(info.version, durability).await {
                 Ok(_) => {
                     self.site.inventory.space.deleted(key, info.size);
                     return Ok(true);
@@ -120,7 +120,7 @@ impl EdgeEntry {
     /// Aborts the fill of a key that has stopped.
     async fn abort_left_over(&self, key: &str) -> Result<(), EdgeError> {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        while let Some(upload) = store.fill_of(bucket, key)? {
+        while let Some(upload) = store.at(bucket, key).first_fill()? {
             if !self.site.inventory.stopped.lock().contains_key(&upload.upload_id) {
                 // Its fill is detached, and aborts it after its last reader.
                 return Ok(());

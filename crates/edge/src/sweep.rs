@@ -46,7 +46,7 @@ impl Edge {
                             entry.site.abort_stopped(&fill.key, &fill.upload_id).await?;
                         }
                         Ok(_) => {}
-                        Err(_) => match store.abort_fill(&bucket, &fill.key, &fill.upload_id).await {
+                        Err(_) => match store.at(&bucket, &fill.key).fill(&fill.upload_id).abort().await {
                             Ok(()) | Err(StoreError::NoSuchUpload) => {}
                             Err(e) => return Err(e),
                         },

@@ -143,7 +143,7 @@ pub(crate) fn write_condition(
                 [] => NO_TAG,
                 [tag] => tag,
                 [first, ..] => {
-                    let now = store.object(bucket, key).ok();
+                    let now = store.at(bucket, key).info().ok();
                     let has = |tag: &&str| now.as_ref().is_some_and(|now| now.attributes.etag == *tag);
                     tags.iter().copied().find(has).unwrap_or(first)
                 }

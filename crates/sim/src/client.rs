@@ -164,7 +164,7 @@ impl Client {
         let pieces: Pieces = Arc::from([Piece { id: tag, len: size }]);
         self.note("put", &key, tag);
         let size_hint = rng.one_in(2).then_some(size);
-        let mut writer = match self.store.writer(&key.0, &key.1, size_hint).await {
+        let mut writer = match self.store.at(&key.0, &key.1).writer(size_hint).await {
             Ok(writer) => writer,
             Err(error) => return self.shared.write_may_fail(&error).map(drop),
         };
@@ -216,7 +216,7 @@ impl Client {
     ) -> Outcome<Option<(u64, u64, bool)>> {
         let shared = &self.shared;
         let start = shared.model.lock().tick();
-        let reader = match self.store.reader(&key.0, &key.1).await {
+        let reader = match self.store.at(&key.0, &key.1).reader().await {
             Ok(reader) => reader,
             Err(StoreError::NoSuchKey) => {
                 let found = shared.model.lock().saw_nothing(key, start);
@@ -271,7 +271,7 @@ impl Client {
         let shared = &self.shared;
         let mut model = shared.model.lock();
         let start = model.tick();
-        let found = match self.store.object(&key.0, &key.1) {
+        let found = match self.store.at(&key.0, &key.1).info() {
             Ok(info) => {
                 let tag = tag_of(&info.attributes.etag)?;
                 model.check_bytes(tag, info.size, 0, &[])?;
@@ -302,7 +302,7 @@ impl Client {
             let id = model.begin_delete(&key, demand.clone(), lax);
             PendingWrite { key: key.clone(), start, id, demand }
         };
-        let answer = self.store.delete(&key.0, &key.1, condition, durability).await;
+        let answer = self.store.at(&key.0, &key.1).delete(condition, durability).await;
         self.settle(&write, answer)
     }
 
@@ -351,8 +351,15 @@ impl Client {
         self.note("copy from", &from, tag);
         self.note("copy to", &to, tag);
         let write = PendingWrite { key: to.clone(), start, id, demand };
-        let answer =
-            self.store.copy((&from.0, &from.1), (&to.0, &to.1), Some(attributes(tag)), condition, durability).await;
+        let (source, home) = (self.store.at(&from.0, &from.1), self.store.at(&to.0, &to.1));
+        let answer = if from == to {
+            home.copy_onto_itself(attributes(tag), condition, durability).await
+        } else {
+            match source.reader().await {
+                Ok(reader) => home.copy_from(reader, attributes(tag), condition, durability).await,
+                Err(e) => Err(e),
+            }
+        };
         match answer {
             Err(StoreError::NoSuchKey) if matches!(write.demand, Demand::None | Demand::Absent) => {
                 let mut model = self.shared.model.lock();

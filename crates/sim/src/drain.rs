@@ -66,7 +66,7 @@ impl Client {
             let id = model.begin_delete(key, Demand::None, false);
             PendingWrite { key: key.clone(), start, id, demand: Demand::None }
         };
-        let answer = self.store.delete(&key.0, &key.1, Condition::None, Some(Durability::Sync)).await;
+        let answer = self.store.at(&key.0, &key.1).delete(Condition::None, Some(Durability::Sync)).await;
         let done = answer.is_ok();
         self.settle(&write, answer).map(|()| done)
     }
@@ -75,7 +75,7 @@ impl Client {
         let refused = |error: StoreError| self.shared.write_may_fail(&error).map(|_| false);
         let tag = self.shared.model.lock().new_tag();
         let pieces: Pieces = Arc::from([Piece { id: tag, len: OBJECT_BYTES }]);
-        let mut writer = match self.store.writer(&key.0, &key.1, Some(OBJECT_BYTES)).await {
+        let mut writer = match self.store.at(&key.0, &key.1).writer(Some(OBJECT_BYTES)).await {
             Ok(writer) => writer,
             Err(error) => return refused(error),
         };

@@ -51,7 +51,7 @@ impl Client {
 
     async fn put_once(&self, key: &str, number: u64) -> Outcome<bool> {
         let bucket = &self.shared.buckets[0].0;
-        let mut writer = match self.store.writer(bucket, key, Some(100)).await {
+        let mut writer = match self.store.at(bucket, key).writer(Some(100)).await {
             Ok(writer) => writer,
             Err(error) => return self.shared.write_may_fail(&error).map(|_| false),
         };
@@ -67,7 +67,7 @@ impl Client {
     async fn delete_once(&self, key: &str) -> Outcome {
         let bucket = &self.shared.buckets[0].0;
         let begun = self.env.now();
-        while let Err(error) = self.store.delete(bucket, key, Condition::None, Some(Durability::Sync)).await {
+        while let Err(error) = self.store.at(bucket, key).delete(Condition::None, Some(Durability::Sync)).await {
             self.shared.write_may_fail(&error)?;
             if self.env.now() - begun > PATIENCE {
                 return Err(format!("{key} cannot be deleted: {error:?}"));

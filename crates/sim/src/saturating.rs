@@ -78,7 +78,7 @@ impl Client {
         let size = rng.below(300);
         let tag = self.shared.model.lock().new_tag();
         let pieces: Pieces = Arc::from([Piece { id: tag, len: size }]);
-        let mut writer = match self.store.writer(&key.0, &key.1, Some(size)).await {
+        let mut writer = match self.store.at(&key.0, &key.1).writer(Some(size)).await {
             Ok(writer) => writer,
             Err(error) => return self.shared.write_may_fail(&error).map(drop),
         };

@@ -88,7 +88,7 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
 /// Reads a key completely.
 async fn read_key(client: &Client, key: &Key) -> Outcome<KeyReading> {
     for _ in 0..30 {
-        let reader = match client.store.reader(&key.0, &key.1).await {
+        let reader = match client.store.at(&key.0, &key.1).reader().await {
             Ok(reader) => reader,
             Err(StoreError::NoSuchKey) => return Ok(KeyReading::Seen(None)),
             Err(StoreError::Unavailable(why)) => {
@@ -161,7 +161,7 @@ pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
             Err(error) => return Err(format!("listing {bucket}: {error:?}")),
         };
         for entry in page.objects {
-            let info = match store.object(bucket, &entry.key) {
+            let info = match store.at(bucket, &entry.key).info() {
                 Ok(info) => info,
                 Err(StoreError::Doubtful(_)) if shared.damage() => continue,
                 Err(error) => return Err(format!("{bucket}/{}: {error:?}", entry.key)),
@@ -171,8 +171,9 @@ pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
     }
     for upload in shared.uploads.lock().iter() {
         let (key, id) = upload.place();
-        if let Ok(info) = store.upload(&key.0, &key.1, id) {
-            let parts = store.parts(&key.0, &key.1, id, 0, 10_000).map_err(|error| format!("{key:?}: {error:?}"))?;
+        if let Ok(info) = store.at(&key.0, &key.1).upload(id).info() {
+            let parts =
+                store.at(&key.0, &key.1).upload(id).parts(0, 10_000).map_err(|error| format!("{key:?}: {error:?}"))?;
             all.insert(format!("upload {key:?} {id}"), format!("{info:?} {parts:?}"));
         }
     }

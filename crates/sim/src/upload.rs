@@ -49,7 +49,7 @@ impl Client {
     async fn create_upload(&self, rng: &mut Rng) -> Outcome {
         let key = self.key_to_change(rng);
         self.note("upload", &key, 0);
-        match self.store.create_upload(&key.0, &key.1, attributes(0)).await {
+        match self.store.at(&key.0, &key.1).create_upload(attributes(0), Condition::None).await {
             Ok(info) => {
                 let parts = BTreeMap::new();
                 let upload = Upload {
@@ -75,7 +75,7 @@ impl Client {
         let piece = Piece { id: tag, len: size };
         self.note("part", &key, tag);
         let size_hint = rng.one_in(2).then_some(size);
-        let mut writer = match self.store.part_writer(&key.0, &key.1, &id, number, size_hint).await {
+        let mut writer = match self.store.at(&key.0, &key.1).upload(&id).writer(number, size_hint).await {
             Ok(writer) => writer,
             Err(error) => return self.shared.write_may_fail(&error).map(drop),
         };
@@ -144,7 +144,7 @@ impl Client {
         self.note("complete", &key, tag);
         self.state(at, UploadState::Ending(Some(write.id.clone())));
         let answer =
-            self.store.complete_upload(&key.0, &key.1, &id, choices, attributes(tag), condition, durability).await;
+            self.store.at(&key.0, &key.1).upload(&id).complete(choices, attributes(tag), condition, durability).await;
         match &answer {
             Ok(_) => {
                 self.state(at, if lax { UploadState::Ending(Some(write.id.clone())) } else { UploadState::Removed });
@@ -164,7 +164,7 @@ impl Client {
         let (key, id) = self.upload_at(at);
         self.note("abort", &key, 0);
         self.state(at, UploadState::Ending(None));
-        match self.store.abort_upload(&key.0, &key.1, &id).await {
+        match self.store.at(&key.0, &key.1).upload(&id).abort().await {
             Ok(()) => {
                 // The bucket decides whether the abort is durable.
                 let sync = self.durability_of(&key) == steadfast_log::Durability::Sync;
@@ -197,7 +197,7 @@ impl Client {
         let mut listed = BTreeMap::new();
         let mut after = 0;
         loop {
-            let (parts, more) = match self.store.parts(&key.0, &key.1, id, after, 2) {
+            let (parts, more) = match self.store.at(&key.0, &key.1).upload(id).parts(after, 2) {
                 Ok(page) => page,
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Index(_))) => {
                     self.shared.read_may_fail(&error)?;
@@ -238,7 +238,7 @@ impl Client {
             let (key, id) = (&upload.key, &upload.id);
             let clean = upload.clean_then.unwrap_or(clean);
             let lax = self.durability_of(key) == steadfast_log::Durability::Async && !clean;
-            let there = match self.store.upload(&key.0, &key.1, id) {
+            let there = match self.store.at(&key.0, &key.1).upload(id).info() {
                 Ok(info) => {
                     if info.key != *key.1 {
                         return Err(format!("WRONG key {} of upload {id}", info.key));
@@ -296,7 +296,9 @@ impl Client {
     fn listed_parts(&self, upload: &Upload) -> Outcome<Vec<(u16, Piece)>> {
         let (parts, _) = self
             .store
-            .parts(&upload.key.0, &upload.key.1, &upload.id, 0, 1000)
+            .at(&upload.key.0, &upload.key.1)
+            .upload(&upload.id)
+            .parts(0, 1000)
             .map_err(|error| format!("parts of {:?}: {error:?}", upload.key))?;
         parts
             .iter()
@@ -325,7 +327,7 @@ impl Client {
             return page;
         }
         let there = self.shared.keys.iter().filter(|key| key.starts_with(&query.prefix) && ***key > *query.start_after);
-        let infos = there.filter_map(|key| self.store.object(bucket, key).ok());
+        let infos = there.filter_map(|key| self.store.at(bucket, key).info().ok());
         let entry = |info: ObjectInfo| ListEntry {
             key: info.key,
             size: info.size,

@@ -46,6 +46,8 @@ pub use status::{
 };
 pub use store::Store;
 pub use store::channels::ChannelHandle;
+pub use store::home::Home;
 pub use store::moves::Forgotten;
 pub use store::snapshot::{Snapshot, SnapshotObject};
+pub use store::upload::Upload;
 pub use store::writer::ObjectWriter;

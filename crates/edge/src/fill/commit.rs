@@ -16,7 +16,7 @@ impl Fill {
     pub(super) async fn begin_upload(&self, plan: &Plan) -> Result<(), EdgeError> {
         if plan.segments() > 1 {
             let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-            let upload = store.create_fill(bucket, &self.key, upload_attributes(plan, &self.site.options)).await?;
+            let upload = store.at(bucket, &self.key).create_fill(upload_attributes(plan, &self.site.options)).await?;
             let mut state = self.state.lock();
             state.room = Some(self.site.inventory.space.found(0));
             state.upload = Some(upload.upload_id);
@@ -44,14 +44,14 @@ impl Fill {
             (Some(writer), _) => writer.commit_fill(stored, &condition).await,
             (None, Some(upload)) => {
                 let segments = plan.segments() as u16;
-                store.complete_fill(bucket, &self.key, &upload, segments, &stored, &condition).await
+                store.at(bucket, &self.key).fill(&upload).complete_fill(segments, &stored, &condition).await
             }
             (None, None) => Err(StoreError::NoSuchUpload),
         };
         let opened = match written {
             Ok(written) => {
                 self.stored(plan);
-                store.reader(bucket, &self.key).await.map(|reader| (reader, written.version))
+                store.at(bucket, &self.key).reader().await.map(|reader| (reader, written.version))
             }
             Err(e) => Err(e),
         };

@@ -231,8 +231,8 @@ impl Fill {
         let upload = self.state.lock().upload.clone();
         match upload {
             // An upload has at most 10,000 parts.
-            Some(upload) => store.segment_writer(bucket, &self.key, &upload, segment as u16 + 1, bytes).await,
-            None => store.writer(bucket, &self.key, Some(bytes)).await,
+            Some(upload) => store.at(bucket, &self.key).fill(&upload).writer(segment as u16 + 1, Some(bytes)).await,
+            None => store.at(bucket, &self.key).writer(Some(bytes)).await,
         }
     }
 

@@ -77,13 +77,13 @@ impl Fill {
     /// Looks for segments that an earlier fill has stored.
     pub(super) fn left_over(&self) -> Result<Option<LeftOver>, EdgeError> {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        let Some(upload) = store.fill_of(bucket, &self.key)? else { return Ok(None) };
+        let Some(upload) = store.at(bucket, &self.key).first_fill()? else { return Ok(None) };
         let id = upload.upload_id;
         if !self.site.inventory.stopped.lock().contains_key(&id) {
             // A fill that others may not join uses it, or it is being removed.
             return Ok(None);
         }
-        let parts = match store.segments(bucket, &self.key, &id, 0, SEGMENTS_MAX as usize) {
+        let parts = match store.at(bucket, &self.key).fill(&id).parts(0, SEGMENTS_MAX as usize) {
             Ok((parts, _)) => parts,
             Err(StoreError::NoSuchUpload) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -251,7 +251,7 @@ impl Fill {
 
     /// Whether the key is as it was when the fill began.
     fn is_current(&self) -> Result<bool, EdgeError> {
-        let found = match self.site.store.object(&self.site.options.bucket, &self.key) {
+        let found = match self.site.store.at(&self.site.options.bucket, &self.key).info() {
             Ok(info) => Some(info.version),
             Err(StoreError::NoSuchKey) => None,
             Err(e) => return Err(e.into()),
@@ -264,7 +264,7 @@ impl Fill {
         let Some(base) = &self.base else { return };
         let version = base.info.version;
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        match store.delete_version(bucket, &self.key, version, Durability::Async).await {
+        match store.at(bucket, &self.key).delete_version(version, Durability::Async).await {
             Ok(_) => self.site.inventory.space.deleted(&self.key, base.info.size),
             Err(StoreError::ConditionFailed) => {}
             Err(error) => {

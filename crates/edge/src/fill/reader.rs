@@ -96,7 +96,7 @@ impl Cursor {
             progress.as_mut().enable();
             let mut place = self.reader.place(self.left.start);
             if place.is_err() && fill.site.has(Sabotage::ReaderTakesNext) {
-                let next = fill.site.store.reader(&fill.site.options.bucket, &fill.key).await;
+                let next = fill.site.store.at(&fill.site.options.bucket, &fill.key).reader().await;
                 let next = next.ok().filter(|next| next.info().size >= self.left.end);
                 place = next.map_or(place, |next| Ok(Place::Object(Arc::new(next))));
             }
@@ -110,7 +110,7 @@ impl Cursor {
                     let range = self.reader.plan.range(segment);
                     let within = self.left.start - range.start..self.left.end.min(range.end) - range.start;
                     let (store, bucket) = (&fill.site.store, &fill.site.options.bucket);
-                    match store.segment_reader(bucket, &fill.key, &upload, segment as u16 + 1).await {
+                    match store.at(bucket, &fill.key).fill(&upload).reader(segment as u16 + 1).await {
                         Ok(reader) => self.stored = Some(reader.stream(within).boxed()),
                         // The commit of the object has just ended the upload.
                         Err(StoreError::NoSuchKey) => {

@@ -44,7 +44,7 @@ async fn a_slow_reader_of_a_stored_object_holds_no_memory() {
     let body = reader.stream(0..u64::MAX);
     pin_mut!(body);
     let first = body.next().await.expect("a piece").expect("served");
-    until(|| store.object(BUCKET, "k").is_ok()).await;
+    until(|| store.at(BUCKET, "k").info().is_ok()).await;
     until(|| edge.status().memory.used == 0).await;
     let rest: Vec<_> = body.try_collect().await.expect("from the store");
     assert!([&first[..], &rest.concat()[..]].concat() == bytes(SEGMENT, 1));

@@ -26,10 +26,10 @@ async fn an_object_is_fetched_once_and_kept() {
         for got in all {
             assert!(got.expect("served") == data, "{len}");
         }
-        until(|| store.object(BUCKET, "dir/k").is_ok()).await;
+        until(|| store.at(BUCKET, "dir/k").info().is_ok()).await;
         assert!(get(&edge, "dir/k", None).await.expect("a hit") == data);
         assert_eq!((origin.sent(), origin.requests().len()), (len, if len == 0 { 2 } else { requests }), "{len}");
-        let info = store.object(BUCKET, "dir/k").expect("stored");
+        let info = store.at(BUCKET, "dir/k").info().expect("stored");
         assert_eq!((info.size, &info.attributes.etag[..], info.part_count), (len as u64, "v1", 0));
         assert_eq!(info.attributes.system.get("content-type").map(String::as_str), Some("video/mp4"));
         assert!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty());
@@ -47,7 +47,7 @@ async fn a_range_is_served_from_its_segment_first() {
     assert_eq!(origin.requests()[0], format!("GET bytes={}-{}", 40 * SEGMENT, 41 * SEGMENT - 1));
     // Two segments, and two more ahead of the reader.
     assert!(origin.sent() <= 4 * SEGMENT, "{} bytes", origin.sent());
-    assert!(store.object(BUCKET, "k").is_err());
+    assert!(store.at(BUCKET, "k").info().is_err());
     let suffix = Wanted { first: 0, range: Some("bytes=-5".into()), if_range: None, client: "".into() };
     let Fetched::Fill(reader) = fetched(&edge, &suffix).await else { panic!("a fill") };
     let size = reader.info().size;
@@ -56,7 +56,7 @@ async fn a_range_is_served_from_its_segment_first() {
     // More than half of it makes it whole.
     let most = (0..30 * SEGMENT as u64, data[..30 * SEGMENT].to_vec());
     assert!(get(&edge, "k", Some((most.0.start, most.0.end))).await.expect("served") == most.1);
-    until(|| store.object(BUCKET, "k").is_ok()).await;
+    until(|| store.at(BUCKET, "k").info().is_ok()).await;
     assert!(get(&edge, "k", None).await.expect("a hit") == data);
     assert!(origin.sent() <= data.len() + 2 * SEGMENT, "{} bytes", origin.sent());
 }
@@ -80,7 +80,7 @@ async fn broken_answers_are_continued() {
     origin.fail([Fault::Breaks(2500), Fault::Unreachable, Fault::Status(503), Fault::Breaks(0), Fault::Breaks(100)]);
     let (edge, store) = edge(&origin, FillMode::Whole).await;
     assert!(get(&edge, "k", None).await.expect("served") == data);
-    until(|| store.object(BUCKET, "k").is_ok()).await;
+    until(|| store.at(BUCKET, "k").info().is_ok()).await;
     assert!(get(&edge, "k", None).await.expect("a hit") == data);
     assert_eq!(origin.sent(), data.len());
 }
@@ -102,7 +102,7 @@ async fn nothing_of_a_wrong_answer_is_stored() {
         let (edge, store) = edge(&origin, FillMode::Whole).await;
         let got = get(&edge, "k", None).await;
         assert!(got.is_err(), "{fault:?}");
-        assert!(store.object(BUCKET, "k").is_err(), "{fault:?}");
+        assert!(store.at(BUCKET, "k").info().is_err(), "{fault:?}");
     }
 }
 
@@ -118,7 +118,7 @@ async fn an_origin_that_stops_to_know_ranges_is_read_in_one_answer() {
         Err(error) => assert!(matches!(error, EdgeError::Changed), "{error}"),
     }
     assert!(get(&edge, "k", None).await.expect("served") == data);
-    until(|| store.object(BUCKET, "k").is_ok()).await;
+    until(|| store.at(BUCKET, "k").info().is_ok()).await;
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn versions_are_never_mixed() {
     // The reader of the old version is cut off, the next one gets the new version.
     assert!(matches!(pieces.next().await, Some(Err(EdgeError::Changed))));
     assert!(get(&edge, "k", None).await.expect("served") == new);
-    until(|| store.object(BUCKET, "k").is_ok_and(|info| info.attributes.etag == "new")).await;
+    until(|| store.at(BUCKET, "k").info().is_ok_and(|info| info.attributes.etag == "new")).await;
     until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
 }
 
@@ -153,9 +153,9 @@ async fn without_a_strong_tag_the_object_comes_from_one_answer() {
             origin.put("k", &data, etag);
             let (edge, store) = edge(&origin, FillMode::Whole).await;
             assert!(get(&edge, "k", None).await.expect("served") == data);
-            until(|| store.object(BUCKET, "k").is_ok()).await;
+            until(|| store.at(BUCKET, "k").info().is_ok()).await;
             assert!(get(&edge, "k", None).await.expect("a hit") == data);
-            let info = store.object(BUCKET, "k").expect("stored");
+            let info = store.at(BUCKET, "k").info().expect("stored");
             assert!(info.attributes.system.contains_key(WEAK_ETAG));
             assert!(origin.requests().len() <= 2, "{:?}", origin.requests());
         }
@@ -170,7 +170,7 @@ async fn a_broken_stream_is_not_stored() {
         origin.fail([fault]);
         let (edge, store) = edge(&origin, FillMode::Whole).await;
         assert!(get(&edge, "k", None).await.is_err());
-        assert!(store.object(BUCKET, "k").is_err());
+        assert!(store.at(BUCKET, "k").info().is_err());
         until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
         assert!(get(&edge, "k", None).await.is_ok());
     }
@@ -188,7 +188,7 @@ async fn what_cannot_be_stored_is_passed_through() {
         if lengths {
             assert!(get(&edge, "k", Some((5, 10))).await.expect("served") == data[5..10]);
         }
-        assert!(store.object(BUCKET, "k").is_err());
+        assert!(store.at(BUCKET, "k").info().is_err());
     }
 }
 
@@ -203,7 +203,7 @@ async fn a_range_is_no_answer_for_the_whole_object() {
         let (edge, store) = edge(&origin, FillMode::Whole).await;
         origin.fail([Fault::OnlyRange; 2]);
         assert!(matches!(get(&edge, "k", None).await, Err(EdgeError::Origin(_))));
-        assert!(store.object(BUCKET, "k").is_err());
+        assert!(store.at(BUCKET, "k").info().is_err());
         // The failure is remembered for a second, unless a purge forgets it.
         edge.purge(BUCKET, "k").await.expect("purged");
         assert!(get(&edge, "k", None).await.expect("served") == data);
@@ -233,7 +233,7 @@ async fn a_head_is_answered_by_the_fill() {
     let info = edge.head(BUCKET, "k", "".into()).await.expect("described").found.info;
     assert_eq!((info.size, &info.attributes.etag[..]), (data.len() as u64, "v1"));
     assert_eq!((origin.requests(), origin.sent()), (vec!["HEAD".to_owned()], 0));
-    assert!(store.object(BUCKET, "k").is_err());
+    assert!(store.at(BUCKET, "k").info().is_err());
     // While a fill runs, a HEAD sees its version.
     let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
     origin.put("k", &bytes(10, 9), Some("\"v2\""));
@@ -249,7 +249,7 @@ async fn a_fill_never_replaces_what_was_stored_meanwhile() {
     let (edge, store) = edge(&origin, FillMode::Whole).await;
     origin.release(1);
     let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
-    let mut writer = store.writer(BUCKET, "k", Some(3)).await.expect("a writer");
+    let mut writer = store.at(BUCKET, "k").writer(Some(3)).await.expect("a writer");
     writer.write(bytes::Bytes::from_static(b"own")).await.expect("written");
     let own = Attributes { etag: "own".into(), ..Attributes::default() };
     writer.commit(own, Condition::None, Some(Durability::Sync)).await.expect("stored");
@@ -257,7 +257,7 @@ async fn a_fill_never_replaces_what_was_stored_meanwhile() {
     // The reader that has begun stays with its version.
     let pieces: Vec<_> = reader.stream(0..u64::MAX).try_collect().await.expect("served");
     assert!(pieces.concat() == data);
-    assert_eq!(store.object(BUCKET, "k").expect("there").attributes.etag, "own");
+    assert_eq!(store.at(BUCKET, "k").info().expect("there").attributes.etag, "own");
     until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
     assert_eq!(get(&edge, "k", None).await.expect("a hit"), b"own");
 }
@@ -275,8 +275,8 @@ async fn a_fill_goes_on_after_a_restart() {
             origin.release(4);
             let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
             let stored = || {
-                let fill = store.fill_of(BUCKET, "k").expect("found").expect("a fill");
-                store.segments(BUCKET, "k", &fill.upload_id, 0, 100).expect("listed").0.len()
+                let fill = store.at(BUCKET, "k").first_fill().expect("found").expect("a fill");
+                store.at(BUCKET, "k").fill(&fill.upload_id).parts(0, 100).expect("listed").0.len()
             };
             until(|| stored() == 4).await;
             store.close().await.expect("closed");
@@ -289,7 +289,7 @@ async fn a_fill_goes_on_after_a_restart() {
         let store = store(&disk).await;
         let edge = edge_of(&store, &origin, bucket(FillMode::Whole)).await;
         assert!(get(&edge, "k", None).await.expect("served") == now);
-        until(|| store.object(BUCKET, "k").is_ok()).await;
+        until(|| store.at(BUCKET, "k").info().is_ok()).await;
         assert!(get(&edge, "k", None).await.expect("a hit") == now);
         let fetched = origin.sent() - before;
         let expected = if changed { 10 } else { 6 } * SEGMENT;
@@ -305,7 +305,7 @@ async fn fills_of_a_bucket_without_an_origin_are_removed() {
     let (_edge, store) = edge(&origin, FillMode::Whole).await;
     store.create_bucket("other", steadfast_store::BucketSettings::default()).await.expect("created");
     for bucket in [BUCKET, "other"] {
-        store.create_fill(bucket, "k", Attributes::default()).await.expect("a fill");
+        store.at(bucket, "k").create_fill(Attributes::default()).await.expect("a fill");
     }
     // The next start of the server.
     let _next = edge_of(&store, &origin, bucket(FillMode::Whole)).await;

@@ -30,7 +30,7 @@ async fn with_object(origin: &FakeOrigin, data: &[u8], options: EdgeBucket) -> (
     let store = store(&new_disk().await).await;
     let edge = edge_of(&store, origin, options).await;
     assert!(get(&edge, "k", None).await.expect("served") == data);
-    until(|| store.object(BUCKET, "k").is_ok()).await;
+    until(|| store.at(BUCKET, "k").info().is_ok()).await;
     (edge, store)
 }
 
@@ -49,7 +49,7 @@ async fn handled(edge: &Edge, expected: &[u8]) -> Handling {
 async fn a_stale_object_is_revalidated_once() {
     let (origin, data) = (FakeOrigin::default(), bytes(3 * SEGMENT, 1));
     let (edge, store) = with_object(&origin, &data, short_lived()).await;
-    let version = store.object(BUCKET, "k").expect("stored").version;
+    let version = store.at(BUCKET, "k").info().expect("stored").version;
     for _ in 0..3 {
         outlive().await;
         let before = (origin.requests().len(), origin.sent());
@@ -59,7 +59,7 @@ async fn a_stale_object_is_revalidated_once() {
         assert_eq!((origin.requests().len(), origin.sent()), (before.0 + 1, before.1));
         assert_eq!(origin.requests().last().map(String::as_str), Some("GET bytes=0-9999 \"v1\""));
     }
-    assert_eq!(store.object(BUCKET, "k").expect("stored").version, version);
+    assert_eq!(store.at(BUCKET, "k").info().expect("stored").version, version);
     outlive().await;
     let head = edge.head(BUCKET, "k", "".into()).await.expect("described");
     assert_eq!((head.handling, head.found.info.size), (Handling::Revalidated, data.len() as u64));
@@ -70,17 +70,17 @@ async fn a_stale_object_is_revalidated_once() {
 async fn a_head_without_a_length_removes_nothing() {
     let (origin, data) = (FakeOrigin { lengths: false, ..FakeOrigin::default() }, bytes(10, 1));
     let (edge, store) = with_object(&origin, &data, short_lived()).await;
-    let version = store.object(BUCKET, "k").expect("stored").version;
+    let version = store.at(BUCKET, "k").info().expect("stored").version;
     let new = bytes(11, 2);
     origin.put("k", &new, Some("\"v2\""));
     outlive().await;
     let head = edge.head(BUCKET, "k", "".into()).await.expect("described");
     assert_eq!((head.handling, head.found.has_length), (Handling::Passed, false));
     assert_eq!(head.found.info.attributes.etag, "v2");
-    assert_eq!(store.object(BUCKET, "k").expect("still stored").version, version);
+    assert_eq!(store.at(BUCKET, "k").info().expect("still stored").version, version);
     // The next GET stores what it fetches.
     assert_eq!(handled(&edge, &new).await, Handling::Replaced);
-    until(|| store.object(BUCKET, "k").is_ok_and(|info| info.attributes.etag == "v2")).await;
+    until(|| store.at(BUCKET, "k").info().is_ok_and(|info| info.attributes.etag == "v2")).await;
     // A GET that waits with the HEAD has an answer of its own.
     outlive().await;
     origin.put("k", &data, Some("\"v3\""));
@@ -97,7 +97,7 @@ async fn a_changed_object_is_replaced() {
     origin.put("k", &new, Some("\"v2\""));
     outlive().await;
     assert_eq!(handled(&edge, &new).await, Handling::Replaced);
-    until(|| store.object(BUCKET, "k").is_ok_and(|info| info.attributes.etag == "v2")).await;
+    until(|| store.at(BUCKET, "k").info().is_ok_and(|info| info.attributes.etag == "v2")).await;
     // A reader of the old version ends with it.
     let Fetched::Object(reader) = old else { panic!("a stored object") };
     let pieces: Vec<_> = reader.stream(0..u64::MAX).try_collect().await.expect("read");
@@ -112,7 +112,7 @@ async fn an_object_that_is_gone_is_removed_and_remembered() {
     outlive().await;
     let missing = |found: Result<Vec<u8>, EdgeError>| matches!(found, Err(EdgeError::Store(StoreError::NoSuchKey)));
     assert!(missing(get(&edge, "k", None).await));
-    assert!(store.object(BUCKET, "k").is_err());
+    assert!(store.at(BUCKET, "k").info().is_err());
     let before = origin.requests().len();
     for _ in 0..10 {
         assert!(missing(get(&edge, "k", None).await));
@@ -157,7 +157,7 @@ async fn a_stale_object_is_served_while_it_is_revalidated() {
     let new = bytes(3 * SEGMENT, 2);
     origin.put("k", &new, Some("\"v2\""));
     assert_eq!(handled(&edge, &old).await, Handling::Stale);
-    until(|| store.object(BUCKET, "k").is_ok_and(|info| info.attributes.etag == "v2")).await;
+    until(|| store.at(BUCKET, "k").info().is_ok_and(|info| info.attributes.etag == "v2")).await;
     assert_eq!(handled(&edge, &new).await, Handling::Stale);
 }
 
@@ -178,7 +178,7 @@ async fn a_request_does_not_join_a_fill_that_is_too_old() {
     origin.release(1000);
     assert!(get(&edge, "k", None).await.expect("served") == new);
     drop(reader);
-    until(|| store.object(BUCKET, "k").is_ok_and(|info| info.attributes.etag == "v2")).await;
+    until(|| store.at(BUCKET, "k").info().is_ok_and(|info| info.attributes.etag == "v2")).await;
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn private_answers_are_not_stored() {
     origin.put("k", &data, Some("\"v2\""));
     outlive().await;
     assert_eq!(handled(&edge, &data).await, Handling::Passed);
-    assert!(store.object(BUCKET, "k").is_err());
+    assert!(store.at(BUCKET, "k").info().is_err());
     let before = origin.requests().len();
     for _ in 0..3 {
         assert_eq!(handled(&edge, &data).await, Handling::Passed);
@@ -244,7 +244,7 @@ async fn after_a_restart_the_origin_is_queried_first() {
 
 /// Stores an object as a client does.
 pub(crate) async fn put_own(store: &Store, key: &str) {
-    let mut writer = store.writer(BUCKET, key, Some(3)).await.expect("a writer");
+    let mut writer = store.at(BUCKET, key).writer(Some(3)).await.expect("a writer");
     writer.write(bytes::Bytes::from_static(b"own")).await.expect("written");
     let own = Attributes { etag: "own".into(), ..Attributes::default() };
     writer.commit(own, Condition::None, Some(Durability::Sync)).await.expect("stored");
@@ -282,10 +282,10 @@ async fn a_purge_removes_what_was_fetched_before() {
         origin.put(&format!("many/{n}"), &old, Some("\"v1\""));
         assert!(get(&edge, &format!("many/{n}"), None).await.expect("fetched") == old);
     }
-    until(|| (0..50).all(|n| store.object(BUCKET, &format!("many/{n}")).is_ok())).await;
+    until(|| (0..50).all(|n| store.at(BUCKET, &format!("many/{n}")).info().is_ok())).await;
     assert_eq!(edge.purge_prefix(BUCKET, "many/").await.expect("purged"), 50);
-    assert!((0..50).all(|n| store.object(BUCKET, &format!("many/{n}")).is_err()));
-    until(|| store.object(BUCKET, "k").is_ok()).await;
+    assert!((0..50).all(|n| store.at(BUCKET, &format!("many/{n}")).info().is_err()));
+    until(|| store.at(BUCKET, "k").info().is_ok()).await;
 }
 
 #[tokio::test]
@@ -319,7 +319,7 @@ async fn nothing_of_a_fill_is_stored_after_a_purge() {
         assert!(get(&edge, "k", None).await.expect("fetched") == new);
         drop(reader);
         finished.await.expect("it has ended");
-        until(|| store.object(BUCKET, "k").is_ok()).await;
+        until(|| store.at(BUCKET, "k").info().is_ok()).await;
         assert!(get(&edge, "k", None).await.expect("a hit") == new);
         until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
     }

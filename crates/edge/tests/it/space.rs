@@ -25,7 +25,7 @@ fn stored(store: &Store) -> u64 {
     let objects: u64 = store.list(BUCKET, &query).expect("listed").objects.iter().map(|object| object.size).sum();
     let fills = store.fills(BUCKET, ("", ""), 100_000).expect("listed").uploads;
     let segments = fills.iter().flat_map(|fill| {
-        store.segments(BUCKET, &fill.key, &fill.upload_id, 0, 10_000).map(|found| found.0).unwrap_or_default()
+        store.at(BUCKET, &fill.key).fill(&fill.upload_id).parts(0, 10_000).map(|found| found.0).unwrap_or_default()
     });
     objects + segments.map(|segment| segment.size).sum::<u64>()
 }
@@ -179,7 +179,7 @@ async fn objects_of_clients_stay_and_do_not_count() {
     let store = store(&new_disk().await).await;
     store.create_bucket(BUCKET, steadfast_store::BucketSettings::default()).await.expect("created");
     for key in ["0own", "zown"] {
-        let mut writer = store.writer(BUCKET, key, None).await.expect("begun");
+        let mut writer = store.at(BUCKET, key).writer(None).await.expect("begun");
         writer.write(bytes(5 * SEGMENT, 1).into()).await.expect("written");
         writer.commit(Attributes::default(), Condition::None, None).await.expect("stored");
     }

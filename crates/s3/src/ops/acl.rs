@@ -177,7 +177,7 @@ pub(crate) async fn of_object(
     req: S3Request<GetObjectAclInput>,
 ) -> S3Result<S3Response<GetObjectAclOutput>> {
     only_null_version(req.input.version_id.as_deref())?;
-    handler.store.object(&req.input.bucket, &req.input.key).map_err(store_error)?;
+    handler.store.at(&req.input.bucket, &req.input.key).info().map_err(store_error)?;
     let public = handler.options.public_read.contains(&req.input.bucket);
     Ok(S3Response::new(GetObjectAclOutput {
         grants: Some(listed(public)),
@@ -192,7 +192,7 @@ pub(crate) async fn put_of_object(
 ) -> S3Result<S3Response<PutObjectAclOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+    handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
     let canned = input.acl.as_ref().map(ObjectCannedACL::as_str);
     let grants = Grants::read(canned, grant_headers!(input), input.access_control_policy.as_ref())?;
     grants.check(handler.options.public_read.contains(&input.bucket))?;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, StdError, s3_error};
-use steadfast_log::Durability;
-use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, StoreError, WEAK_ETAG, Written};
+use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, StoreError, WEAK_ETAG};
 
 use crate::attributes::{described, refuse_unsupported};
 use crate::checksum::{Algorithm, FULL_OBJECT, algorithm_of, set_checksums};
@@ -82,9 +81,9 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         // A reader reads a small object at once. A request that the index already refuses needs no
         // reader.
         if conditions.any() {
-            conditions.check_source(&handler.store.object(from.0, from.1).map_err(store_error)?)?;
+            conditions.check_source(&handler.store.at(from.0, from.1).info().map_err(store_error)?)?;
         }
-        let reader = handler.store.reader(from.0, from.1).await.map_err(store_error)?;
+        let reader = handler.store.at(from.0, from.1).reader().await.map_err(store_error)?;
         let info = reader.info().clone();
         conditions.check_source(&info)?;
         too_large(&info)?;
@@ -108,7 +107,7 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
             other => other.clone(),
         };
         let done = if let Some(algorithm) = requested.filter(|a| !has(&attributes, *a)) {
-            let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await.map_err(store_error)?;
+            let mut writer = handler.store.at(to.0, to.1).writer(Some(info.size)).await.map_err(store_error)?;
             writer.is_a_copy();
             let mut wanted = Wanted::of_copy(info.size, EtagKind::Opaque);
             wanted.or_algorithm(Some(algorithm));
@@ -118,9 +117,9 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
             set_checksums!(result, &attributes.checksums);
             writer.commit(attributes, unchanged, durability).await
         } else if from == to {
-            handler.store.copy(from, to, Some(attributes), unchanged, durability).await
+            handler.store.at(to.0, to.1).copy_onto_itself(attributes, unchanged, durability).await
         } else {
-            move_bytes(handler, reader, &info, to, attributes, unchanged, durability).await
+            handler.store.at(to.0, to.1).copy_from(reader, attributes, unchanged, durability).await
         };
         match done {
             Err(StoreError::ConditionFailed) if from == to && condition == Condition::None => {}
@@ -136,25 +135,6 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         OperationAborted,
         "A conflicting conditional operation is currently in progress against this resource."
     ))
-}
-
-async fn move_bytes(
-    handler: &Handler,
-    reader: ObjectReader,
-    info: &ObjectInfo,
-    to: (&str, &str),
-    attributes: Attributes,
-    condition: Condition,
-    durability: Option<Durability>,
-) -> Result<Written, StoreError> {
-    let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await?;
-    writer.is_a_copy();
-    let mut pieces = std::pin::pin!(reader.stream(0..info.size));
-    // The source may be on a disk that hangs.
-    while let Some(piece) = writer.give_room_during(pieces.next()).await {
-        writer.write(piece?).await?;
-    }
-    writer.commit(attributes, condition, durability).await
 }
 
 fn directive(value: Option<&str>, what: &str) -> S3Result<bool> {
@@ -192,21 +172,22 @@ pub(crate) async fn copy_part(
     let number = part_number(input.part_number)?;
     let from = source(handler, &input.copy_source)?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
-    let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
+    let upload = handler.store.at(bucket, key).upload(upload_id).info().map_err(store_error)?;
     let conditions = source_conditions!(input);
     let range_of = |info: &ObjectInfo| {
         conditions.check_source(info)?;
         input.copy_source_range.as_deref().map_or(Ok(0..info.size), |text| part_range(text, info.size))
     };
-    range_of(&handler.store.object(from.0, from.1).map_err(store_error)?)?;
-    let reader = handler.store.reader(from.0, from.1).await.map_err(store_error)?;
+    range_of(&handler.store.at(from.0, from.1).info().map_err(store_error)?)?;
+    let reader = handler.store.at(from.0, from.1).reader().await.map_err(store_error)?;
     let info = reader.info().clone();
     let range = range_of(&info)?;
     let size = range.end - range.start;
     if size > COPY_BYTES_MAX {
         return too_large(&info).and_then(|()| Err(invalid_request("the range is too large")));
     }
-    let writer = handler.store.part_writer(bucket, key, upload_id, number, Some(size)).await.map_err(store_error)?;
+    let writer =
+        handler.store.at(bucket, key).upload(upload_id).writer(number, Some(size)).await.map_err(store_error)?;
     let mut wanted = Wanted::of_copy(size, handler.options.etag);
     wanted.or_algorithm(algorithm_of(&upload.attributes.checksums));
     let (writer, received) = read_in(handler, reader, range, writer, wanted, context).await?;

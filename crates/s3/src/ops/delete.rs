@@ -29,7 +29,8 @@ pub(crate) async fn one(
     let matching = input.if_match.is_some();
     let written = handler
         .store
-        .delete(&input.bucket, &input.key, condition, durability)
+        .at(&input.bucket, &input.key)
+        .delete(condition, durability)
         .await
         .map_err(|error| conditional_error(handler, error, matching, &input.bucket, &input.key))?;
     let mut response = S3Response::with_headers(DeleteObjectOutput::default(), durable_header(written.durable));

@@ -116,7 +116,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     // reader. What came from an origin may be stale.
     let selects = conditions.any() || input.range.is_some() || input.part_number.is_some();
     if selects && handler.edge_of(&input.bucket).is_none() {
-        let info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+        let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
         conditions.check(&info)?;
         if input.part_number.is_none() || info.part_count == 0 {
             select(info.size, &[], range(&req.headers, &info, &input.range), input.part_number)?;
@@ -217,7 +217,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     conditions.check(&info)?;
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {
-        let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
+        let reader = handler.store.at(&input.bucket, &input.key).reader().await.map_err(store_error)?;
         // Another request may have replaced the object since the first check.
         conditions.check(reader.info())?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
@@ -274,7 +274,7 @@ pub(crate) async fn attributes(
 ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let mut info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+    let mut info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
     let named = || input.object_attributes.iter().flat_map(|a| a.as_str().split(',')).map(str::trim);
     if named().next().is_none() || !named().all(|name| ATTRIBUTES.contains(&name)) {
         return Err(invalid_argument("Invalid attribute name specified."));
@@ -282,7 +282,7 @@ pub(crate) async fn attributes(
     let wants = |name: &str| named().any(|named| named == name);
     let mut parts = Vec::new();
     if wants(ObjectAttributes::OBJECT_PARTS) && info.part_count > 0 {
-        let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
+        let reader = handler.store.at(&input.bucket, &input.key).reader().await.map_err(store_error)?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
     }
     let mut output =

@@ -50,7 +50,7 @@ impl Source {
         wanted: &Wanted,
     ) -> S3Result<(Self, HeaderMap)> {
         let Some(edge) = handler.edge_of(bucket) else {
-            let reader = handler.store.reader(bucket, key).await.map_err(store_error)?;
+            let reader = handler.store.at(bucket, key).reader().await.map_err(store_error)?;
             return Ok((Self::Object(reader), HeaderMap::new()));
         };
         let answer = edge.get(bucket, key, wanted).await.map_err(edge_error)?;
@@ -124,7 +124,7 @@ impl Handler {
         client: Option<&RequestClient>,
     ) -> S3Result<(HeadObject, HeaderMap)> {
         let Some(edge) = self.edge_of(bucket) else {
-            let info = self.store.object(bucket, key).map_err(store_error)?;
+            let info = self.store.at(bucket, key).info().map_err(store_error)?;
             return Ok((info.into(), HeaderMap::new()));
         };
         let answer = edge.head(bucket, key, client_of(client)).await.map_err(edge_error)?;

@@ -15,7 +15,7 @@ pub(crate) async fn get(
     req: S3Request<GetObjectTaggingInput>,
 ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
     only_null_version(req.input.version_id.as_deref())?;
-    let info = handler.store.object(&req.input.bucket, &req.input.key).map_err(store_error)?;
+    let info = handler.store.at(&req.input.bucket, &req.input.key).info().map_err(store_error)?;
     let tag_set =
         info.attributes.tags.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect();
     Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
@@ -29,7 +29,7 @@ pub(crate) async fn put(
     only_null_version(input.version_id.as_deref())?;
     let pairs = input.tagging.tag_set.into_iter().map(|t| (t.key.unwrap_or_default(), t.value.unwrap_or_default()));
     let tags = check_tags(pairs.collect())?;
-    let written = handler.store.set_tags(&input.bucket, &input.key, tags).await.map_err(store_error)?;
+    let written = handler.store.at(&input.bucket, &input.key).set_tags(tags).await.map_err(store_error)?;
     Ok(S3Response::with_headers(PutObjectTaggingOutput::default(), durable_header(written.durable)))
 }
 
@@ -39,7 +39,7 @@ pub(crate) async fn delete(
 ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let written = handler.store.set_tags(&input.bucket, &input.key, BTreeMap::new()).await.map_err(store_error)?;
+    let written = handler.store.at(&input.bucket, &input.key).set_tags(BTreeMap::new()).await.map_err(store_error)?;
     let mut response = S3Response::with_headers(DeleteObjectTaggingOutput::default(), durable_header(written.durable));
     response.status = Some(http::StatusCode::NO_CONTENT);
     Ok(response)

@@ -99,7 +99,7 @@ pub(crate) async fn request_payment(
 
 /// S3's error for locks on the objects of a bucket without Object Lock.
 fn no_object_lock(handler: &Handler, bucket: &str, key: &str) -> S3Error {
-    match handler.store.object(bucket, key) {
+    match handler.store.at(bucket, key).info() {
         Ok(_) => invalid_request("Bucket is missing Object Lock Configuration"),
         Err(error) => store_error(error),
     }

@@ -54,7 +54,8 @@ pub(crate) async fn create(
     let matching = matches!(condition, Condition::Matches(_));
     let upload = handler
         .store
-        .create_upload_if(&input.bucket, &input.key, attributes, condition)
+        .at(&input.bucket, &input.key)
+        .create_upload(attributes, condition)
         .await
         .map_err(|error| conditional_error(handler, error, matching, &input.bucket, &input.key))?;
     Ok(S3Response::new(CreateMultipartUploadOutput {
@@ -73,7 +74,7 @@ fn all_parts(handler: &Handler, bucket: &str, key: &str, upload_id: &str) -> S3R
     let mut after = 0;
     loop {
         let (page, more) =
-            handler.store.parts(bucket, key, upload_id, after, PAGE_MAX as usize).map_err(store_error)?;
+            handler.store.at(bucket, key).upload(upload_id).parts(after, PAGE_MAX as usize).map_err(store_error)?;
         let Some(last) = page.last() else { return Ok(all) };
         after = last.number;
         all.extend(page.into_iter().map(|p| (p.number, p)));
@@ -164,7 +165,7 @@ pub(crate) async fn complete(
     if named.is_empty() {
         return Err(malformed());
     }
-    let upload = match handler.store.upload(bucket, key, upload_id) {
+    let upload = match handler.store.at(bucket, key).upload(upload_id).info() {
         Err(StoreError::NoSuchUpload) => return complete_again(handler, &input, location, durability).await,
         upload => upload.map_err(store_error)?,
     };
@@ -207,7 +208,9 @@ pub(crate) async fn complete(
     let matching = input.if_match.is_some() || matches!(upload.condition, Condition::Matches(_));
     let written = handler
         .store
-        .complete_upload(bucket, key, upload_id, choices, attributes, condition, durability)
+        .at(bucket, key)
+        .upload(upload_id)
+        .complete(choices, attributes, condition, durability)
         .await
         .map_err(|error| conditional_error(handler, error, matching, bucket, key))?;
     Ok(S3Response::with_headers(output, durable_header(written.durable)))
@@ -244,7 +247,7 @@ async fn complete_again(
 ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
     let absent = || store_error(StoreError::NoSuchUpload);
     let (bucket, key) = (&input.bucket, &input.key);
-    let attributes = match handler.store.object(bucket, key) {
+    let attributes = match handler.store.at(bucket, key).info() {
         Ok(info) if input.mpu_object_size.is_some_and(|size| u64::try_from(size) != Ok(info.size)) => {
             return Err(absent());
         }
@@ -261,7 +264,9 @@ async fn complete_again(
     // The store compares the upload that made the object. Conditions held the first time.
     let written = handler
         .store
-        .complete_upload(bucket, key, &input.upload_id, Vec::new(), attributes, Condition::None, durability)
+        .at(bucket, key)
+        .upload(&input.upload_id)
+        .complete(Vec::new(), attributes, Condition::None, durability)
         .await
         .map_err(store_error)?;
     Ok(S3Response::with_headers(output, durable_header(written.durable)))
@@ -275,7 +280,7 @@ pub(crate) async fn abort(
     if input.if_match_initiated_time.is_some() {
         return Err(s3_error!(NotImplemented, "Conditions on aborts are not offered."));
     }
-    handler.store.abort_upload(&input.bucket, &input.key, &input.upload_id).await.map_err(store_error)?;
+    handler.store.at(&input.bucket, &input.key).upload(&input.upload_id).abort().await.map_err(store_error)?;
     Ok(S3Response::with_status(AbortMultipartUploadOutput::default(), http::StatusCode::NO_CONTENT))
 }
 
@@ -292,11 +297,16 @@ pub(crate) async fn list_parts(
     let limit = page_size(input.max_parts, PAGE_MAX, "max-parts")?;
     let after = input.part_number_marker.unwrap_or(0);
     let marker = u16::try_from(after).map_err(|_| invalid_argument("Argument part-number-marker is out of range"))?;
-    let upload = handler.store.upload(&input.bucket, &input.key, &input.upload_id).map_err(store_error)?;
+    let upload = handler.store.at(&input.bucket, &input.key).upload(&input.upload_id).info().map_err(store_error)?;
     let (parts, more) = if limit == 0 {
         (Vec::new(), false)
     } else {
-        handler.store.parts(&input.bucket, &input.key, &input.upload_id, marker, limit as usize).map_err(store_error)?
+        handler
+            .store
+            .at(&input.bucket, &input.key)
+            .upload(&input.upload_id)
+            .parts(marker, limit as usize)
+            .map_err(store_error)?
     };
     let next = parts.last().map(|p| i32::from(p.number)).filter(|_| more);
     let parts = parts

@@ -84,7 +84,7 @@ pub(crate) async fn put(
     let mut attributes = described!(input).attributes()?;
     let wanted = handler.wanted(&req.headers, input.content_length)?;
     let (bucket, key) = (&input.bucket, &input.key);
-    let writer = handler.store.writer(bucket, key, wanted.length()).await.map_err(store_error)?;
+    let writer = handler.store.at(bucket, key).writer(wanted.length()).await.map_err(store_error)?;
     let body = input.body.take().unwrap_or_else(|| StreamingBlob::from(s3s::Body::empty()));
     let intake = Intake { body, trailers: req.trailing_headers.take(), wanted, context };
     let (writer, received) = handler.take_in(intake, writer).await?;
@@ -114,7 +114,7 @@ pub(crate) fn conditional_error(
     key: &str,
 ) -> S3Error {
     use steadfast_store::StoreError;
-    let absent = || matches!(handler.store.object(bucket, key), Err(StoreError::NoSuchKey));
+    let absent = || matches!(handler.store.at(bucket, key).info(), Err(StoreError::NoSuchKey));
     if matching && matches!(error, StoreError::ConditionFailed) && absent() {
         return store_error(StoreError::NoSuchKey);
     }
@@ -146,7 +146,7 @@ pub(crate) async fn put_part(
     let number = part_number(input.part_number)?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
     let mut wanted = handler.wanted(&req.headers, input.content_length)?;
-    let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
+    let upload = handler.store.at(bucket, key).upload(upload_id).info().map_err(store_error)?;
     let agreed = algorithm_of(&upload.attributes.checksums);
     if let (Some(agreed), Some(given)) = (agreed, wanted.algorithm())
         && agreed != given
@@ -163,7 +163,7 @@ pub(crate) async fn put_part(
     }
     wanted.or_algorithm(agreed);
     let writer =
-        handler.store.part_writer(bucket, key, upload_id, number, wanted.length()).await.map_err(store_error)?;
+        handler.store.at(bucket, key).upload(upload_id).writer(number, wanted.length()).await.map_err(store_error)?;
     let body = input.body.take().ok_or_else(|| invalid_request("a part needs a body"))?;
     let intake = Intake { body, trailers: req.trailing_headers.take(), wanted, context };
     let (writer, received) = handler.take_in(intake, writer).await?;

@@ -143,7 +143,7 @@ async fn restore_object(
     let fail = |e: StoreError| NotRestored::Ended(format!("{shown}: {e}"));
     let (bucket, key) = (line.bucket.clone(), line.key.clone());
     let bad = |why: String| NotRestored::Bad { bucket: bucket.clone(), key: key.clone(), why };
-    let mut writer = store.writer(&line.bucket, &line.key, Some(line.size)).await.map_err(fail)?;
+    let mut writer = store.at(&line.bucket, &line.key).writer(Some(line.size)).await.map_err(fail)?;
     let mut hash = Sha256::new();
     for piece in &line.body {
         let file = (piece.export.clone().unwrap_or_else(|| name.to_owned()), piece.file);

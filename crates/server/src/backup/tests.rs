@@ -34,7 +34,7 @@ fn body(seed: u64, len: usize) -> Bytes {
 }
 
 async fn put(store: &Store, bucket: &str, key: &str, seed: u64, len: usize) {
-    let mut writer = store.writer(bucket, key, None).await.expect("begins");
+    let mut writer = store.at(bucket, key).writer(None).await.expect("begins");
     writer.write(body(seed, len)).await.expect("written");
     let mut attributes = Attributes { etag: format!("e{seed}"), ..Attributes::default() };
     attributes.system.insert("content-type".into(), "text/x".into());
@@ -46,17 +46,23 @@ async fn put(store: &Store, bucket: &str, key: &str, seed: u64, len: usize) {
 }
 
 async fn multipart(store: &Store, bucket: &str, key: &str) {
-    let upload = store.create_upload(bucket, key, Attributes::default()).await.expect("begins").upload_id;
+    let upload =
+        store.at(bucket, key).create_upload(Attributes::default(), Condition::None).await.expect("begins").upload_id;
     let mut choices = Vec::new();
     for number in [2u16, 5] {
-        let mut part = store.part_writer(bucket, key, &upload, number, None).await.expect("begins");
+        let mut part = store.at(bucket, key).upload(&upload).writer(number, None).await.expect("begins");
         part.write(body(u64::from(number), 100_000)).await.expect("written");
         let attributes = Attributes { etag: format!("p{number}"), ..Attributes::default() };
         part.commit(attributes, Condition::None, None).await.expect("commits");
         choices.push(PartChoice { number, etag: format!("p{number}") });
     }
     let attributes = Attributes { etag: "0123456789abcdef0123456789abcdef-2".into(), ..Attributes::default() };
-    store.complete_upload(bucket, key, &upload, choices, attributes, Condition::None, None).await.expect("completes");
+    store
+        .at(bucket, key)
+        .upload(&upload)
+        .complete(choices, attributes, Condition::None, None)
+        .await
+        .expect("completes");
 }
 
 async fn fill(store: &Store) {
@@ -81,7 +87,7 @@ async fn content(store: &Store) -> Content {
         let mut objects = Vec::new();
         for entry in store.list(&bucket.name, &ListQuery { limit: 1000, ..Default::default() }).expect("lists").objects
         {
-            let reader = store.reader(&bucket.name, &entry.key).await.expect("there");
+            let reader = store.at(&bucket.name, &entry.key).reader().await.expect("there");
             let stored = reader.stored();
             let mut bytes = Vec::new();
             let mut pieces = std::pin::pin!(reader.stream(0..u64::MAX));
@@ -162,7 +168,7 @@ async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
     for (name, since) in [("two", "one"), ("three", "two")] {
         put(&store, "a", "dir/4", 77, 3000).await;
         put(&store, "b", &format!("new-{name}"), 78, 2000).await;
-        store.delete("a", "dir/7", Condition::None, None).await.expect("deleted");
+        store.at("a", "dir/7").delete(Condition::None, None).await.expect("deleted");
         store.create_snapshot(name).await.expect("made");
         known.push(content(&store).await);
         let summary = backup.export(&store, name, Some(since)).await.expect("exported");
@@ -246,7 +252,7 @@ async fn damage_is_found_before_it_is_restored() {
     let missing = &summary["missing"][0];
     assert!(missing["why"].as_str().is_some_and(|why| why.contains("SHA-256")), "{summary}");
     let (bucket, key) = (missing["bucket"].as_str().expect("named"), missing["key"].as_str().expect("named"));
-    assert!(matches!(fresh.reader(bucket, key).await.map(drop), Err(StoreError::NoSuchKey)), "{summary}");
+    assert!(matches!(fresh.at(bucket, key).reader().await.map(drop), Err(StoreError::NoSuchKey)), "{summary}");
     heal();
     // A missing or short file is detected before anything is restored.
     let file = backup.path("one/data/00000002");
@@ -318,7 +324,7 @@ async fn what_the_snapshot_has_lost_is_named_by_the_index() {
     for n in 0..60u64 {
         let key = format!("k{n:02}");
         let read = async {
-            let reader = store.reader("a", &key).await?;
+            let reader = store.at("a", &key).reader().await?;
             let pieces: Vec<Result<Bytes, StoreError>> = reader.stream(0..u64::MAX).collect().await;
             pieces.into_iter().collect::<Result<Vec<_>, _>>()
         };

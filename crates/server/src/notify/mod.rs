@@ -274,7 +274,7 @@ impl Forwarder {
     /// The attributes of the event's object, unless it has been replaced or deleted since.
     fn attributes(&self, event: &Event) -> Option<Attributes> {
         let event = &event.event;
-        let found = self.store.object(&event.bucket, &event.key).ok()?;
+        let found = self.store.at(&event.bucket, &event.key).info().ok()?;
         (event.kind != EventKind::Delete && found.attributes.etag == event.etag).then_some(found.attributes)
     }
 

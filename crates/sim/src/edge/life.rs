@@ -107,7 +107,7 @@ impl EdgeProcess {
             Err(error) => return Err(format!("the objects cannot be listed: {error}")),
         };
         for object in listed {
-            let reader = match store.reader(BUCKET, &object.key).await {
+            let reader = match store.at(BUCKET, &object.key).reader().await {
                 Ok(reader) => reader,
                 Err(StoreError::NoSuchKey) => continue,
                 Err(error) => return Err(format!("{} cannot be read: {error}", object.key)),
@@ -156,7 +156,7 @@ impl EdgeProcess {
         let listed = store.list(BUCKET, &query).map_err(|error| format!("the objects cannot be listed: {error}"))?;
         let mut stored: u64 = listed.objects.iter().map(|object| object.size).sum();
         for fill in store.fills(BUCKET, ("", ""), 1000).map_err(|error| format!("uploads: {error}"))?.uploads {
-            let segments = store.segments(BUCKET, &fill.key, &fill.upload_id, 0, 10_000);
+            let segments = store.at(BUCKET, &fill.key).fill(&fill.upload_id).parts(0, 10_000);
             let segments = segments.map_err(|error| format!("segments: {error}"))?.0;
             stored += segments.iter().map(|segment| segment.size).sum::<u64>();
         }

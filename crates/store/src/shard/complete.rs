@@ -7,61 +7,76 @@ use steadfast_log::{Durability, Log, LogError, Priority, Record};
 
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
-use crate::record::object::{Body, ObjectMeta, id_from_text};
+use crate::record::object::{Body, ObjectMeta};
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::applied::AppliedState;
+use crate::shard::apply::live;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::PendingState;
-use crate::shard::submit::{
-    KeyAccess, Precondition, Refusal, Submission, fill_preconditions, object_accesses, precondition_of,
-};
+use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission, object_accesses, precondition_of};
 use crate::shard::uploads::part_info;
 use crate::shard::writer::{batch_bytes, check_head};
-use crate::{Attributes, Condition, EventKind, FillCondition, PartChoice, StoreError, StoredObject, Written};
+use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
 
-/// An upload that is being completed.
-struct Completion<'a> {
-    bucket: &'a Bucket,
-    key: &'a str,
-    upload: Id,
-    object_key: Bytes,
-    upload_key: Bytes,
-    choices: &'a [PartChoice],
-    attributes: &'a Attributes,
+/// The completion of an upload, or of a fill.
+pub(crate) struct Completion<'a> {
+    pub(crate) shard: &'a Shard,
+    pub(crate) bucket: &'a Bucket,
+    pub(crate) key: &'a str,
+    pub(crate) upload: Id,
+    pub(crate) choices: &'a [PartChoice],
+    /// Entity tag and checksums of the object. System headers, user metadata and tags are those
+    /// given when the upload began, unless there are any here.
+    pub(crate) attributes: &'a Attributes,
     /// Preconditions of the object, in addition to that of the upload.
-    preconditions: &'a [Precondition<'a>],
-    durability: Durability,
-    /// For a fill, the time that the object gets. Such an object has no parts.
-    fill_ms: Option<u64>,
+    pub(crate) preconditions: &'a [Precondition<'a>],
+    pub(crate) durability: Durability,
+    /// For a fill, the time that the object gets. Such an object has no parts and makes no event.
+    pub(crate) fill_ms: Option<u64>,
+}
+
+/// Outcome of an attempt to complete an upload.
+enum Attempt {
+    Done(Written),
+    /// A part of the upload or the object changed meanwhile.
+    Changed,
+    /// It needs this many more bytes of budget; waiting for them is not allowed while the manifests
+    /// are locked.
+    Needs(u64),
 }
 
 impl<'a> Completion<'a> {
-    fn new(
-        bucket: &'a Bucket,
-        key: &'a str,
-        upload_id: &str,
-        choices: &'a [PartChoice],
-        attributes: &'a Attributes,
-        preconditions: &'a [Precondition<'a>],
-    ) -> Result<Self, StoreError> {
-        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        Ok(Self {
-            bucket,
-            key,
-            upload,
-            object_key: keys::object(bucket.id, key.as_bytes()).into(),
-            upload_key: keys::upload(bucket.id, key.as_bytes(), &upload).into(),
-            choices,
-            attributes,
-            preconditions,
-            durability: Durability::Async,
-            fill_ms: None,
-        })
+    /// Creates the object, in one commit with the end of the upload. Completing a completed upload
+    /// again returns the same answer, as long as the object is still that one and has the same
+    /// entity tag.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0
+    /// when none was chosen), [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`],
+    /// [`StoreError::ConditionFailed`], those of the log.
+    pub(crate) async fn run(&self) -> Result<Written, StoreError> {
+        let mut follow = Follow::default();
+        let mut room_bytes = (128 << 10) + 160 * self.choices.len() as u64;
+        loop {
+            match self.attempt(room_bytes, &mut follow).await? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::Needs(bytes) => room_bytes = bytes,
+                Attempt::Changed => {}
+            }
+        }
+    }
+
+    fn object_key(&self) -> Bytes {
+        keys::object(self.bucket.id, self.key.as_bytes()).into()
+    }
+
+    fn upload_key(&self) -> Bytes {
+        keys::upload(self.bucket.id, self.key.as_bytes(), &self.upload).into()
     }
 
     fn owner(&self) -> UploadOwner {
@@ -92,87 +107,121 @@ impl<'a> Completion<'a> {
     /// precondition is decided again: the object may have been created or changed since.
     fn accesses(&self, begun: &'a Condition, etag: String) -> Vec<KeyAccess<'a>> {
         let mut accesses = vec![KeyAccess {
-            key: self.upload_key.clone(),
+            key: self.upload_key(),
             precondition: Precondition::Settled,
             becomes: Some((PendingState::Absent, 1)),
         }];
         let preconditions = self.preconditions.iter().copied().chain([precondition_of(begun)]);
-        accesses.extend(object_accesses(&self.object_key, preconditions, PendingState::Present(etag)));
+        accesses.extend(object_accesses(&self.object_key(), preconditions, PendingState::Present(etag)));
         accesses
     }
-}
 
-/// Outcome of an attempt to complete an upload.
-enum Attempt {
-    Done(Written),
-    /// A part of the upload or the object changed meanwhile.
-    Changed,
-    /// It needs this many more bytes of budget; waiting for them is not allowed while the manifests
-    /// are locked.
-    Needs(u64),
-}
-
-impl Shard {
-    /// Creates an object from the chosen parts, in one commit with the end of the upload.
-    /// `attributes` contain the entity tag and the checksums. System headers, user metadata and
-    /// tags are those given when the upload began, unless `attributes` has any.
-    ///
-    /// Completing a completed upload again returns the same answer, as long as the object is still
-    /// that one and has the entity tag in `attributes`.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0
-    /// when none was chosen), [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`],
-    /// [`StoreError::ConditionFailed`], those of the log.
-    #[allow(clippy::too_many_arguments, reason = "each is a part of the request")]
-    pub(crate) async fn complete_upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload_id: &str,
-        choices: Vec<PartChoice>,
-        attributes: Attributes,
-        condition: Condition,
-        durability: Option<Durability>,
-    ) -> Result<Written, StoreError> {
-        let bucket = self.find(bucket)?;
-        let preconditions = [precondition_of(&condition)];
-        let durability = bucket.durability(durability);
-        let completion = Completion::new(&bucket, key, upload_id, &choices, &attributes, &preconditions)?;
-        self.complete(&Completion { durability, ..completion }).await
+    async fn attempt(&self, room_bytes: u64, follow: &mut Follow) -> Result<Attempt, StoreError> {
+        let (applied, writes, upload_key) = (&self.shard.applied, &self.shard.writes, self.upload_key());
+        // Parts in flight count: another connection may have received an answer for one.
+        applied.wait_settled(&upload_key).await?;
+        // Reserved before the manifests are locked: compaction may be what frees the space.
+        let room = writes.reserve(room_bytes, Priority::Write).await?;
+        let shared = applied.manifests.read().await;
+        let Some(value) = applied.lookup(&upload_key)? else {
+            drop(shared);
+            return self.completed_before().await.map(Attempt::Done);
+        };
+        let begun = UploadMeta::decode(Value::decode(&value)?.payload)?;
+        if begun.owner != self.owner() {
+            return Err(StoreError::NoSuchUpload);
+        }
+        let Some((manifest, size)) = self.gather_parts(follow).await? else { return Ok(Attempt::Changed) };
+        let attributes = completed_attributes(self.attributes, begun.attributes);
+        let parts = u16::try_from(self.choices.len()).unwrap_or(u16::MAX);
+        let mut meta = ObjectMeta {
+            size,
+            modified_ms: self.fill_ms.unwrap_or_else(|| applied.env.wall_ms()),
+            revision: 0,
+            upload: self.fill_ms.is_none().then_some((self.upload, parts)),
+            body: Body::Inline,
+            attributes,
+        };
+        let batch = self.batch(&mut meta, &manifest)?;
+        let event = self.event(applied, &meta)?;
+        let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
+        let limit = self.shard.log().limits().batch_bytes_max;
+        if bytes > limit {
+            return Err(too_many(limit, manifest.chunks.len(), bytes));
+        }
+        if bytes > room_bytes {
+            return Ok(Attempt::Needs(bytes));
+        }
+        let accesses = self.accesses(&begun.condition, meta.attributes.etag);
+        let gate = self.bucket.enter().await?;
+        let submitted =
+            Submission::new(&accesses, room, batch, self.durability).with_events(event.as_slice()).submit(writes);
+        let ticket = match submitted.await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            // Another part or another completion intervened.
+            Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+        };
+        let version = ticket.first_lsn();
+        self.bucket.last_lsn.fetch_max(version + 1, Ordering::AcqRel);
+        drop((gate, shared));
+        let committed = writes.committed(ticket).await?;
+        Ok(Attempt::Done(Written { version, durable: committed.durable, modified_ms: meta.modified_ms }))
     }
 
-    /// Creates an object from all parts of an upload of the server, numbered from 1 to `parts`: in
-    /// one commit without a flush, and without an event. The object has no parts.
-    ///
-    /// # Errors
-    /// Those of [`Shard::complete_upload`].
-    pub(crate) async fn complete_fill(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload_id: &str,
-        parts: u16,
-        stored: &StoredObject,
-        condition: &FillCondition,
-    ) -> Result<Written, StoreError> {
-        let bucket = self.find(bucket)?;
-        let choices: Vec<_> = (1..=parts).map(|number| PartChoice { number, etag: String::new() }).collect();
-        let preconditions = fill_preconditions(condition);
-        let completion = Completion::new(&bucket, key, upload_id, &choices, &stored.attributes, &preconditions)?;
-        self.complete(&Completion { fill_ms: Some(stored.modified_ms), ..completion }).await
+    /// The answer when the upload does not exist: that of the completion that ended it, if any.
+    async fn completed_before(&self) -> Result<Written, StoreError> {
+        let found = self.shard.applied.find_object(&self.object_key())?.ok_or(StoreError::NoSuchUpload)?;
+        // Another completion at the same time may have chosen other parts.
+        let same = found.meta.attributes.etag == self.attributes.etag;
+        if !same || found.meta.upload.is_none_or(|(id, _)| id != self.upload) {
+            return Err(StoreError::NoSuchUpload);
+        }
+        let durable = self.durability == Durability::Sync;
+        if durable {
+            self.shard.log().flush().await?;
+        }
+        Ok(Written { version: found.version, durable, modified_ms: found.meta.modified_ms })
     }
 
-    async fn complete(&self, completion: &Completion<'_>) -> Result<Written, StoreError> {
-        let mut follow = Follow::default();
-        let mut room_bytes = (128 << 10) + 160 * completion.choices.len() as u64;
-        loop {
-            match self.complete_once(completion, room_bytes, &mut follow).await? {
-                Attempt::Done(written) => return Ok(written),
-                Attempt::Needs(bytes) => room_bytes = bytes,
-                Attempt::Changed => {}
+    /// The parts as one; `None` when one of them moved meanwhile.
+    async fn gather_parts(&self, follow: &mut Follow) -> Result<Option<(Manifest, u64)>, StoreError> {
+        if self.choices.is_empty() {
+            return Err(StoreError::InvalidPart(0));
+        }
+        if self.choices.windows(2).any(|pair| pair[0].number >= pair[1].number) {
+            return Err(StoreError::InvalidPartOrder);
+        }
+        let mut manifest = Manifest::default();
+        let mut size = 0u64;
+        for (i, choice) in self.choices.iter().enumerate() {
+            let invalid = StoreError::InvalidPart(choice.number);
+            let key = keys::part(&self.upload, choice.number);
+            let value = self.shard.applied.lookup(&key)?.ok_or_else(|| invalid.clone())?;
+            let value = Value::decode(&value)?;
+            let meta = ObjectMeta::decode(value.payload)?;
+            if meta.attributes.etag != choice.etag {
+                return Err(invalid);
+            }
+            let small = i + 1 < self.choices.len() && meta.size < self.shard.applied.options.part_min_bytes;
+            if small && self.owner() == UploadOwner::Client {
+                return Err(StoreError::PartTooSmall(choice.number));
+            }
+            match live::manifest(self.shard.log(), &key, &value.location, &meta).await {
+                Ok(part) => manifest.chunks.extend(part.chunks),
+                Err(StoreError::Log(LogError::Moved)) => {
+                    follow.moved(self.shard.log(), &value.location).await?;
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
+            size += meta.size;
+            if self.owner() == UploadOwner::Client {
+                manifest.parts.push(part_info(choice.number, meta));
             }
         }
+        Ok(Some((manifest, size)))
     }
 }
 
@@ -230,125 +279,6 @@ fn completed_attributes(given: &Attributes, begun: Attributes) -> Attributes {
     attributes
 }
 
-impl Shard {
-    async fn complete_once(
-        &self,
-        c: &Completion<'_>,
-        room_bytes: u64,
-        follow: &mut Follow,
-    ) -> Result<Attempt, StoreError> {
-        let applied = &self.applied;
-        // Parts in flight count: another connection may have received an answer for one.
-        applied.wait_settled(&c.upload_key).await?;
-        // Reserved before the manifests are locked: compaction may be what frees the space.
-        let room = self.writes.reserve(room_bytes, Priority::Write).await?;
-        let shared = applied.manifests.read().await;
-        let Some(value) = applied.lookup(&c.upload_key)? else {
-            drop(shared);
-            return self.completed_before(c).await.map(Attempt::Done);
-        };
-        let begun = UploadMeta::decode(Value::decode(&value)?.payload)?;
-        if begun.owner != c.owner() {
-            return Err(StoreError::NoSuchUpload);
-        }
-        let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(Attempt::Changed) };
-        let attributes = completed_attributes(c.attributes, begun.attributes);
-        let parts = u16::try_from(c.choices.len()).unwrap_or(u16::MAX);
-        let mut meta = ObjectMeta {
-            size,
-            modified_ms: c.fill_ms.unwrap_or_else(|| applied.env.wall_ms()),
-            revision: 0,
-            upload: c.fill_ms.is_none().then_some((c.upload, parts)),
-            body: Body::Inline,
-            attributes,
-        };
-        let batch = c.batch(&mut meta, &manifest)?;
-        let event = c.event(applied, &meta)?;
-        let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
-        let limit = self.log().limits().batch_bytes_max;
-        if bytes > limit {
-            return Err(too_many(limit, manifest.chunks.len(), bytes));
-        }
-        if bytes > room_bytes {
-            return Ok(Attempt::Needs(bytes));
-        }
-        let accesses = c.accesses(&begun.condition, meta.attributes.etag);
-        let gate = c.bucket.enter().await?;
-        let submitted =
-            Submission::new(&accesses, room, batch, c.durability).with_events(event.as_slice()).submit(&self.writes);
-        let ticket = match submitted.await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            // Another part or another completion intervened.
-            Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
-        };
-        let version = ticket.first_lsn();
-        c.bucket.last_lsn.fetch_max(version + 1, Ordering::AcqRel);
-        drop((gate, shared));
-        let committed = self.writes.committed(ticket).await?;
-        Ok(Attempt::Done(Written { version, durable: committed.durable, modified_ms: meta.modified_ms }))
-    }
-
-    /// The answer when the upload does not exist: that of the completion that ended it, if any.
-    async fn completed_before(&self, c: &Completion<'_>) -> Result<Written, StoreError> {
-        let found = self.applied.find_object(&c.object_key)?.ok_or(StoreError::NoSuchUpload)?;
-        // Another completion at the same time may have chosen other parts.
-        let same = found.meta.attributes.etag == c.attributes.etag;
-        if !same || found.meta.upload.is_none_or(|(id, _)| id != c.upload) {
-            return Err(StoreError::NoSuchUpload);
-        }
-        let durable = c.durability == Durability::Sync;
-        if durable {
-            self.log().flush().await?;
-        }
-        Ok(Written { version: found.version, durable, modified_ms: found.meta.modified_ms })
-    }
-
-    /// The parts as one; `None` when one of them moved meanwhile.
-    async fn gather_parts(
-        &self,
-        c: &Completion<'_>,
-        follow: &mut Follow,
-    ) -> Result<Option<(Manifest, u64)>, StoreError> {
-        if c.choices.is_empty() {
-            return Err(StoreError::InvalidPart(0));
-        }
-        if c.choices.windows(2).any(|pair| pair[0].number >= pair[1].number) {
-            return Err(StoreError::InvalidPartOrder);
-        }
-        let mut manifest = Manifest::default();
-        let mut size = 0u64;
-        for (i, choice) in c.choices.iter().enumerate() {
-            let invalid = StoreError::InvalidPart(choice.number);
-            let key = keys::part(&c.upload, choice.number);
-            let value = self.applied.lookup(&key)?.ok_or_else(|| invalid.clone())?;
-            let value = Value::decode(&value)?;
-            let meta = ObjectMeta::decode(value.payload)?;
-            if meta.attributes.etag != choice.etag {
-                return Err(invalid);
-            }
-            let small = i + 1 < c.choices.len() && meta.size < self.applied.options.part_min_bytes;
-            if small && c.owner() == UploadOwner::Client {
-                return Err(StoreError::PartTooSmall(choice.number));
-            }
-            match self.part_chunks(&key, &value, &meta).await {
-                Ok(chunks) => manifest.chunks.extend(chunks),
-                Err(StoreError::Log(LogError::Moved)) => {
-                    follow.moved(self.log(), &value.location).await?;
-                    return Ok(None);
-                }
-                Err(e) => return Err(e),
-            }
-            size += meta.size;
-            if c.owner() == UploadOwner::Client {
-                manifest.parts.push(part_info(choice.number, meta));
-            }
-        }
-        Ok(Some((manifest, size)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -381,8 +311,9 @@ mod tests {
         let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk), hint: false }];
         let store = Store::open_pool(given, IndexKind::memory(), Env::tokio(), options).await.expect("open").0;
         store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
-        let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
-        let mut part = store.part_writer("b", "k", &id, 1, None).await.expect("part");
+        let id =
+            store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
+        let mut part = store.at("b", "k").upload(&id).writer(1, None).await.expect("part");
         // The manifest takes more than the first reservation.
         for _ in 0..20 {
             part.write(vec![7; 1000 * CHUNK].into()).await.expect("write");
@@ -398,7 +329,7 @@ mod tests {
         let completing = store.clone();
         Env::tokio().spawn("complete", async move {
             let choices = vec![PartChoice { number: 1, etag: "p".into() }];
-            let written = completing.complete_upload("b", "k", &id, choices, etag("m"), Condition::None, None).await;
+            let written = completing.at("b", "k").upload(&id).complete(choices, etag("m"), Condition::None, None).await;
             drop(done.send(written));
         });
         while shard.log().status().budgets[0].waiting == 0 {
@@ -409,6 +340,6 @@ mod tests {
         drop(shard.applied.manifests.try_write().expect("compaction may make the room"));
         drop(held);
         answer.await.expect("an answer").expect("completed");
-        assert_eq!(store.object("b", "k").expect("there").size, 20_000 * CHUNK as u64);
+        assert_eq!(store.at("b", "k").info().expect("there").size, 20_000 * CHUNK as u64);
     }
 }

@@ -10,10 +10,8 @@ use steadfast_flow::stages::{self, Stage};
 use steadfast_log::{Location, LogError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::record::keys;
 use crate::record::keys::Id;
 use crate::record::object::{Body, ObjectMeta, id_to_text};
-use crate::shard::Shard;
 use crate::shard::applied::Found;
 use crate::shard::apply::live::manifest;
 use crate::shard::follow::Follow;
@@ -36,32 +34,6 @@ pub struct ObjectReader {
     upload: Option<Id>,
     parts: Vec<PartInfo>,
     source: Source,
-}
-
-impl Shard {
-    /// An object without its bytes.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`].
-    pub(crate) fn object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
-        let id = self.find(bucket)?.id;
-        let found = self.applied.find_object(&keys::object(id, key.as_bytes()))?.ok_or(StoreError::NoSuchKey)?;
-        Ok(found.meta.into_info(key.to_owned(), found.version))
-    }
-
-    /// Begins to read an object as it is now: later changes do not show.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
-    pub(crate) async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
-        let index_key = keys::object(self.find(bucket)?.id, key.as_bytes());
-        self.reader_of(&index_key, key).await
-    }
-
-    /// The same for an index key: an object or a part.
-    pub(crate) async fn reader_of(&self, index_key: &[u8], key: &str) -> Result<ObjectReader, StoreError> {
-        ObjectReader::open(&self.reads, index_key, key).await
-    }
 }
 
 impl Source {

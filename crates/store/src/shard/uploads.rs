@@ -1,4 +1,4 @@
-//! Multipart uploads: begin, list, add parts, abort.
+//! Unfinished multipart uploads of a shard: listed, aborted, expired.
 
 use std::sync::atomic::Ordering;
 
@@ -10,18 +10,17 @@ use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::{First, ObjectMeta, id_from_text, id_to_text};
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, Value};
-use crate::shard::Shard;
 use crate::shard::applied::AppliedState;
-use crate::shard::apply::live::manifest;
 use crate::shard::buckets::Bucket;
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::PendingState;
-use crate::shard::submit::{KeyAccess, Precondition, Submission, precondition_of};
-use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head};
+use crate::shard::submit::{KeyAccess, Precondition, Submission};
+use crate::shard::writer::batch_bytes;
 use crate::shard::writes::Writes;
-use crate::{Attributes, Condition, ObjectReader, PartInfo, StoreError, UploadInfo};
+use crate::{PartInfo, StoreError, UploadInfo};
 
-fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
+/// An upload as front ends see it.
+pub(crate) fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
     let UploadMeta { created_ms, attributes, condition, .. } = UploadMeta::decode(payload)?;
     Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(id), created_ms, attributes, condition })
 }
@@ -54,6 +53,39 @@ pub(crate) struct UploadItems<'a> {
     ended: bool,
 }
 
+impl<'a> UploadItems<'a> {
+    /// A shard's unfinished uploads of one kind of owner, by key and then by identity, after this
+    /// key and, when not empty, this upload of it.
+    pub(crate) fn new(
+        applied: &'a AppliedState,
+        bucket: BucketId,
+        prefix: &'a str,
+        delimiter: &'a str,
+        (after_key, after_id): (&str, &str),
+        owned: Option<Owned>,
+        owner: UploadOwner,
+    ) -> Self {
+        let roll = Roll { prefix, delimiter };
+        let first = keys::uploads(bucket, prefix.as_bytes());
+        let mut ended = false;
+        let mut from = first.clone();
+        if !after_key.is_empty() {
+            let after = match id_from_text(after_id) {
+                Some(id) => [&keys::upload(bucket, after_key.as_bytes(), &id)[..], &[0]].concat(),
+                None if after_key.starts_with(prefix) && roll.up(after_key) == Some(after_key) => {
+                    let past = keys::past(&keys::uploads(bucket, after_key.as_bytes()));
+                    ended = past.is_none();
+                    past.unwrap_or_default()
+                }
+                None => keys::after_uploads_of(bucket, after_key.as_bytes()),
+            };
+            from = from.max(after);
+        }
+        let scan = Scan::new(applied, &from, keys::past(&first), owned);
+        Self { scan, roll, bucket, owner, skip: None, ended }
+    }
+}
+
 impl Source for UploadItems<'_> {
     type Item = UploadItem;
 
@@ -84,196 +116,16 @@ impl Source for UploadItems<'_> {
     }
 }
 
-impl Shard {
-    /// Begins a multipart upload if `condition` holds now; it must hold again at completion. One of
-    /// the server is committed without a flush.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::TooLarge`],
-    /// those of the log.
-    pub(crate) async fn create_upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        attributes: Attributes,
-        condition: Condition,
-        owner: UploadOwner,
-    ) -> Result<UploadInfo, StoreError> {
-        let applied = &self.applied;
-        let bucket = self.find(bucket)?;
-        let upload = applied.random_id();
-        let created_ms = applied.env.wall_ms();
-        let meta = UploadMeta { created_ms, attributes, condition, owner };
-        let payload = meta.encode();
-        let head = Head::UploadCreate { bucket: bucket.id, upload, key: key.as_bytes(), payload: &payload }.encode();
-        check_head(&head)?;
-        let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let room = self.writes.reserve(batch_bytes(&batch), Priority::Write).await?;
-        let gate = bucket.enter().await?;
-        let object = KeyAccess {
-            key: keys::object(bucket.id, key.as_bytes()).into(),
-            precondition: precondition_of(&meta.condition),
-            becomes: None,
-        };
-        let accesses = [object];
-        let submitted = Submission::new(&accesses, room, batch, durability_of(owner)).submit(&self.writes);
-        let ticket = submitted.await.map_err(|refusal| refusal.or(StoreError::ConditionFailed))?;
-        bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
-        drop(gate);
-        self.writes.committed(ticket).await?;
-        let UploadMeta { attributes, condition, .. } = meta;
-        Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes, condition })
-    }
-
-    /// An unfinished upload.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
-    pub(crate) fn upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload_id: &str,
-        owner: UploadOwner,
-    ) -> Result<UploadInfo, StoreError> {
-        let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        let value = self.applied.find_upload(self.find(bucket)?.id, key.as_bytes(), &id, owner)?;
-        upload_info(key, &id, Value::decode(&value)?.payload)
-    }
-
-    /// Begins a part; its commit replaces one with the same number.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
-    pub(crate) async fn part_writer(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload_id: &str,
-        number: u16,
-        size: Option<u64>,
-        owner: UploadOwner,
-    ) -> Result<ShardWriter, StoreError> {
-        let bucket = self.find(bucket)?;
-        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        self.applied.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
-        self.begin(bucket, key, WriteTarget::Part { upload, number }, size).await
-    }
-
-    /// The parts of an upload with numbers above `after`, at most `limit`, and whether there are
-    /// more.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
-    pub(crate) fn parts(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload_id: &str,
-        after: u16,
-        limit: usize,
-        owner: UploadOwner,
-    ) -> Result<(Vec<PartInfo>, bool), StoreError> {
-        self.upload(bucket, key, upload_id, owner)?;
-        let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        let prefix = keys::parts(&id);
-        let from = [&keys::part(&id, after)[..], &[0]].concat();
-        let mut parts = Vec::new();
-        for pair in self.applied.index.range(&from, keys::past(&prefix).as_deref()) {
-            let (index_key, value) = pair?;
-            if parts.len() == limit {
-                return Ok((parts, true));
-            }
-            let Some((_, number)) = index_key.split_last_chunk::<2>() else { continue };
-            parts.push(part_info(u16::from_be_bytes(*number), ObjectMeta::decode(Value::decode(&value)?.payload)?));
-        }
-        Ok((parts, false))
-    }
-
-    /// The shard's unfinished uploads of one kind of owner, by key and then by identity, after this
-    /// key and, when not empty, this upload of it.
-    pub(crate) fn upload_items<'a>(
-        &'a self,
-        bucket: BucketId,
-        prefix: &'a str,
-        delimiter: &'a str,
-        (after_key, after_id): (&str, &str),
-        owned: Option<Owned>,
-        owner: UploadOwner,
-    ) -> UploadItems<'a> {
-        let roll = Roll { prefix, delimiter };
-        let first = keys::uploads(bucket, prefix.as_bytes());
-        let mut ended = false;
-        let mut from = first.clone();
-        if !after_key.is_empty() {
-            let after = match id_from_text(after_id) {
-                Some(id) => [&keys::upload(bucket, after_key.as_bytes(), &id)[..], &[0]].concat(),
-                None if after_key.starts_with(prefix) && roll.up(after_key) == Some(after_key) => {
-                    let past = keys::past(&keys::uploads(bucket, after_key.as_bytes()));
-                    ended = past.is_none();
-                    past.unwrap_or_default()
-                }
-                None => keys::after_uploads_of(bucket, after_key.as_bytes()),
-            };
-            from = from.max(after);
-        }
-        let scan = Scan::new(&self.applied, &from, keys::past(&first), owned);
-        UploadItems { scan, roll, bucket, owner, skip: None, ended }
-    }
-
-    /// Begins to read a part.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchUpload`], [`StoreError::NoSuchKey`] without such a part, those of the
-    /// log.
-    pub(crate) async fn segment_reader(
-        &self,
-        key: &str,
-        upload_id: &str,
-        number: u16,
-    ) -> Result<ObjectReader, StoreError> {
-        let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        self.reader_of(&keys::part(&id, number), key).await
-    }
-
-    /// Aborts an upload and frees its parts.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
-    pub(crate) async fn abort_upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload_id: &str,
-        owner: UploadOwner,
-    ) -> Result<(), StoreError> {
-        let applied = &self.applied;
-        let bucket = self.find(bucket)?;
-        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        applied.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
-        abort(&self.writes, &bucket, key.as_bytes(), upload, durability_of(owner)).await
-    }
-
-    /// The chunks of the part under `key`.
-    pub(crate) async fn part_chunks(
-        &self,
-        key: &[u8],
-        value: &Value<'_>,
-        meta: &ObjectMeta,
-    ) -> Result<Vec<steadfast_log::Location>, StoreError> {
-        Ok(manifest(self.log(), key, &value.location, meta).await?.chunks)
-    }
-}
-
 /// Durability of the begin and the end of an upload. The server can fetch its own again.
-fn durability_of(owner: UploadOwner) -> Durability {
+pub(crate) fn durability_of(owner: UploadOwner) -> Durability {
     match owner {
         UploadOwner::Client => Durability::Sync,
         UploadOwner::Server => Durability::Async,
     }
 }
 
-async fn abort(
+/// Ends an upload and frees its parts.
+pub(crate) async fn abort(
     writes: &Writes,
     bucket: &Bucket,
     key: &[u8],
@@ -344,7 +196,7 @@ mod tests {
     use steadfast_log::{FormatOptions, Log};
 
     use super::expire_uploads;
-    use crate::{Attributes, BucketSettings, IndexKind, Store, StoreOptions};
+    use crate::{Attributes, BucketSettings, Condition, IndexKind, Store, StoreOptions};
 
     #[tokio::test]
     async fn old_uploads_expire() {
@@ -355,13 +207,14 @@ mod tests {
         let store = opened.expect("open").0;
         store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
         let shard = store.lead().expect("open");
-        let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
-        let began = store.upload("b", "k", &id).expect("there").created_ms;
+        let id =
+            store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
+        let began = store.at("b", "k").upload(&id).info().expect("there").created_ms;
         assert_eq!(expire_uploads(&shard.writes, began).await.expect("runs"), 0);
-        let fill = store.create_fill("b", "k", Attributes::default()).await.expect("fill").upload_id;
-        let after = store.fill("b", "k", &fill).expect("there").created_ms + 1;
+        let fill = store.at("b", "k").create_fill(Attributes::default()).await.expect("fill").upload_id;
+        let after = store.at("b", "k").fill(&fill).info().expect("there").created_ms + 1;
         assert_eq!(expire_uploads(&shard.writes, after).await.expect("runs"), 1);
-        assert!(store.fill("b", "k", &fill).is_ok(), "the server ends its own");
-        assert!(store.upload("b", "k", &id).is_err());
+        assert!(store.at("b", "k").fill(&fill).info().is_ok(), "the server ends its own");
+        assert!(store.at("b", "k").upload(&id).info().is_err());
     }
 }

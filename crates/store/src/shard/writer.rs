@@ -78,33 +78,28 @@ pub(crate) struct ShardWriter {
     chunking: Option<Chunking>,
 }
 
-impl Shard {
-    /// Begins an object. `size` is the size that the client announced, if any; with it small
-    /// objects reserve only what they need.
+impl ShardWriter {
+    /// Begins an object or a part. With `size_hint`, the size in bytes that the client announced,
+    /// small objects reserve only what they need.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when the budget stays exhausted for too
-    /// long; those of the log.
-    pub(crate) async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ShardWriter, StoreError> {
-        self.begin(self.find(bucket)?, key, WriteTarget::Object, size).await
-    }
-
+    /// [`StoreError::Busy`] when the budget stays exhausted for too long; those of the log.
     pub(crate) async fn begin(
-        &self,
+        shard: &Shard,
         bucket: Arc<Bucket>,
         key: &str,
         target: WriteTarget,
         size_hint: Option<u64>,
-    ) -> Result<ShardWriter, StoreError> {
-        let applied = &self.applied;
+    ) -> Result<Self, StoreError> {
+        let applied = &shard.applied;
         // In a small pool a batch is small.
-        let batch_max = self.log().limits().batch_bytes_max;
+        let batch_max = shard.log().limits().batch_bytes_max;
         let event = event_bytes_max(&applied.options, &bucket, key.len());
         let inline_max = (applied.options.inline_max_bytes as u64)
             .min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096 + event));
         let chunked = matches!(target, WriteTarget::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
-        let mut writer = ShardWriter {
-            shard: self.clone(),
+        let mut writer = Self {
+            shard: shard.clone(),
             bucket,
             key: key.to_owned(),
             target,
@@ -122,14 +117,11 @@ impl Shard {
             writer.start_chunking();
         } else {
             let bytes = size_hint.unwrap_or(inline_max) + HEAD_ROOM + event;
-            writer.room = Some((self.writes.reserve(bytes, Priority::Write).await?, bytes));
-            writer.room_since = self.applied.env.now();
+            writer.room = Some((shard.writes.reserve(bytes, Priority::Write).await?, bytes));
+            writer.room_since = shard.applied.env.now();
         }
         Ok(writer)
     }
-}
-
-impl ShardWriter {
     /// The slot of its key.
     pub(crate) fn slot(&self) -> usize {
         slot_of(self.bucket.id, self.key.as_bytes())
@@ -158,7 +150,7 @@ impl ShardWriter {
     pub(crate) async fn move_to(&mut self, shard: &Shard) -> Result<(), StoreError> {
         let bucket =
             shard.applied.registry.read().by_id.get(&self.bucket.id).cloned().ok_or(StoreError::NoSuchBucket)?;
-        let mut to = shard.begin(bucket, &self.key, self.target, self.size_hint).await?;
+        let mut to = Self::begin(shard, bucket, &self.key, self.target, self.size_hint).await?;
         to.event_kind = self.event_kind;
         self.settle().await?;
         self.gather();

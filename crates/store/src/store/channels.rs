@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Store;
-use super::topology::Home;
+use super::topology::HomeDisk;
 use crate::StoreError;
 use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Published, StoredKey};
 use crate::layout::slot_of;
@@ -124,7 +124,7 @@ impl ChannelHandle {
     }
 
     /// The channel at its home.
-    fn at(&self, home: &Home) -> Result<ShardChannel, StoreError> {
+    fn at(&self, home: &HomeDisk) -> Result<ShardChannel, StoreError> {
         let mut here = self.here.lock();
         if !here.is_of(home) {
             *here = home.channel(&self.name)?;

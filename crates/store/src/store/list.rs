@@ -7,7 +7,7 @@ use super::Store;
 use crate::merge::{Listed, Merge, Source};
 use crate::record::upload::UploadOwner;
 use crate::shard::list::Item;
-use crate::shard::uploads::UploadItem;
+use crate::shard::uploads::{UploadItem, UploadItems};
 use crate::{ListPage, ListQuery, StoreError, UploadPage};
 
 impl Store {
@@ -64,6 +64,15 @@ impl Store {
         self.uploads_of(UploadOwner::Client, bucket, prefix, delimiter, after, limit)
     }
 
+    /// A page of the unfinished fills of a bucket, by key and then by identity. `after` is an
+    /// exclusive lower bound.
+    ///
+    /// # Errors
+    /// Those of [`Store::uploads`].
+    pub fn fills(&self, bucket: &str, after: (&str, &str), limit: usize) -> Result<UploadPage, StoreError> {
+        self.uploads_of(UploadOwner::Server, bucket, "", "", after, limit)
+    }
+
     /// [`Store::uploads`] of one kind of owner.
     pub(super) fn uploads_of(
         &self,
@@ -80,7 +89,7 @@ impl Store {
         let mut page = UploadPage::default();
         let sources = homes
             .into_iter()
-            .map(|(shard, owned)| shard.upload_items(id, prefix, delimiter, after, owned, owner))
+            .map(|(shard, owned)| UploadItems::new(&shard.applied, id, prefix, delimiter, after, owned, owner))
             .collect();
         let mut items = Merge::new(sources);
         let mut last = None;

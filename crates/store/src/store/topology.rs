@@ -74,9 +74,9 @@ fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
     )
 }
 
-/// The shard that is home to a key. While it lives, the mover does not remove keys that were at
-/// home there at the look-up.
-pub(crate) struct Home {
+/// The disk that is home to a key, with its shard. While it lives, the mover does not remove keys
+/// that were at home there at the look-up.
+pub(crate) struct HomeDisk {
     /// Index of the disk in the pool.
     pub(crate) seat: usize,
     shard: Shard,
@@ -85,7 +85,7 @@ pub(crate) struct Home {
     topology: Arc<Topology>,
 }
 
-impl Deref for Home {
+impl Deref for HomeDisk {
     type Target = Shard;
 
     fn deref(&self) -> &Shard {
@@ -93,7 +93,7 @@ impl Deref for Home {
     }
 }
 
-impl Home {
+impl HomeDisk {
     /// Adds the name of the read-only disk to the error, where there are several disks.
     pub(crate) fn with_disk_name<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match result {
@@ -107,14 +107,14 @@ impl Home {
 
 /// A home that may be changed: its slot does not move meanwhile.
 pub(crate) struct Entered<'a> {
-    home: Home,
+    home: HomeDisk,
     _pass: Pass<'a>,
 }
 
 impl Deref for Entered<'_> {
-    type Target = Home;
+    type Target = HomeDisk;
 
-    fn deref(&self) -> &Home {
+    fn deref(&self) -> &HomeDisk {
         &self.home
     }
 }
@@ -127,7 +127,7 @@ pub(crate) struct EnteredMany<'a> {
 
 impl EnteredMany<'_> {
     /// The home of one of the slots.
-    pub(crate) fn home_of(&self, slot: usize) -> Result<Home, StoreError> {
+    pub(crate) fn home_of(&self, slot: usize) -> Result<HomeDisk, StoreError> {
         self.topology.home_of(slot)
     }
 }
@@ -212,20 +212,20 @@ impl Topology {
     }
 
     /// The slot of a key. With one disk only the gates use it.
-    fn slot(&self, bucket: &str, key: &str) -> Result<usize, StoreError> {
+    pub(super) fn slot(&self, bucket: &str, key: &str) -> Result<usize, StoreError> {
         Ok(slot_of(self.lead()?.find(bucket)?.id, key.as_bytes()))
     }
 
-    pub(super) fn home_of(self: &Arc<Self>, slot: usize) -> Result<Home, StoreError> {
+    pub(super) fn home_of(self: &Arc<Self>, slot: usize) -> Result<HomeDisk, StoreError> {
         let seat = match &self.layout {
             Some(layout) if !self.is_only() => usize::from(layout.homes[slot]),
             _ => 0,
         };
         let shard = self.members[seat].open()?.clone();
-        Ok(Home { seat, shard, only: self.is_only(), topology: self.clone() })
+        Ok(HomeDisk { seat, shard, only: self.is_only(), topology: self.clone() })
     }
 
-    fn home(self: &Arc<Self>, bucket: &str, key: &str) -> Result<Home, StoreError> {
+    pub(super) fn home(self: &Arc<Self>, bucket: &str, key: &str) -> Result<HomeDisk, StoreError> {
         self.home_of(if self.is_only() { 0 } else { self.slot(bucket, key)? })
     }
 
@@ -298,18 +298,7 @@ impl Store {
         self.0.topology.load_full()
     }
 
-    /// The shard that is home to a key, for reading.
-    pub(crate) fn home(&self, bucket: &str, key: &str) -> Result<Home, StoreError> {
-        self.topology().home(bucket, key)
-    }
-
-    /// The shard that is home to a key, for changes. Waits while the key's slot is moving.
-    pub(crate) async fn enter(&self, bucket: &str, key: &str) -> Result<Entered<'_>, StoreError> {
-        let slot = self.topology().slot(bucket, key)?;
-        self.enter_slot(slot).await
-    }
-
-    /// [`Store::enter`], by slot.
+    /// The shard that is home to a slot, for changes. Waits while the slot is moving.
     pub(crate) async fn enter_slot(&self, slot: usize) -> Result<Entered<'_>, StoreError> {
         let (env, wait) = (&self.0.env, self.0.options.write_wait);
         loop {
@@ -324,7 +313,7 @@ impl Store {
         }
     }
 
-    /// [`Store::enter`] for several slots at once.
+    /// [`Store::enter_slot`] for several slots at once.
     pub(crate) async fn enter_many(&self, slots: &[usize]) -> Result<EnteredMany<'_>, StoreError> {
         let (env, wait) = (&self.0.env, self.0.options.write_wait);
         let mut sorted = slots.to_vec();

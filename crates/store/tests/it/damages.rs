@@ -41,7 +41,7 @@ async fn open(disk: &MemDisk, index: &Path) -> Result<(Store, OpenReport), Store
 pub async fn change(store: &Store, ledger: &mut Ledger, op: u64) {
     let key = format!("k{:03}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57);
     if op % 6 == 5 {
-        store.delete(BUCKET, &key, Condition::None, None).await.expect("deleted");
+        store.at(BUCKET, &key).delete(Condition::None, None).await.expect("deleted");
         ledger.insert(key, None);
     } else {
         let data = bytes_of(op, [300, 9_000, 15_000, 90_000][op as usize % 4]);

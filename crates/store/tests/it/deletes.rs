@@ -37,7 +37,7 @@ async fn come_and_go(store: &Store, keys: std::ops::Range<usize>) {
             futures::future::join_all(some.iter().map(|key| put(store, key, b"short"))).await;
         }
         for some in keys.chunks(AT_ONCE) {
-            let deletes = some.iter().map(|key| store.delete(BUCKET, key, Condition::None, None));
+            let deletes = some.iter().map(|key| store.at(BUCKET, key).delete(Condition::None, None));
             for done in futures::future::join_all(deletes).await {
                 done.expect("a delete");
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::common::crashing::Crashing;
-use crate::common::{BUCKET, Pool, done, etag, formatted, named, put, put_if};
+use crate::common::{BUCKET, Pool, copy, done, etag, formatted, named, put, put_if};
 use bytes::Bytes;
 use futures::future::join_all;
 use futures::poll;
@@ -51,12 +51,12 @@ async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store {
 }
 
 async fn uploaded(store: &Store, key: &str) {
-    let id = store.create_upload(BUCKET, key, etag("")).await.expect("upload").upload_id;
-    let mut part = store.part_writer(BUCKET, key, &id, 1, None).await.expect("part");
+    let id = store.at(BUCKET, key).create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
+    let mut part = store.at(BUCKET, key).upload(&id).writer(1, None).await.expect("part");
     part.write(Bytes::from(vec![7; 1500])).await.expect("write");
     part.commit(etag("p"), Condition::None, None).await.expect("part");
     let parts = vec![PartChoice { number: 1, etag: "p".into() }];
-    store.complete_upload(BUCKET, key, &id, parts, etag("m"), Condition::None, None).await.expect("complete");
+    store.at(BUCKET, key).upload(&id).complete(parts, etag("m"), Condition::None, None).await.expect("complete");
 }
 
 on_disks! {
@@ -68,15 +68,15 @@ on_disks! {
         put(&store, "a", b"1").await;
         put_if(&store, "a", b"2", "e", Condition::Absent).await.expect_err("it is there");
         put(&store, "b", &[1; 15_000]).await;
-        store.copy((BUCKET, "a"), (BUCKET, "c"), None, Condition::None, None).await.expect("copied");
-        store.copy((BUCKET, "a"), (BUCKET, "a"), Some(etag("x")), Condition::None, None).await.expect("copied");
-        store.set_tags(BUCKET, "a", BTreeMap::from([("t".into(), "v".into())])).await.expect("tagged");
+        copy(&store, "a", "c").await.expect("copied");
+        store.at(BUCKET, "a").copy_onto_itself(etag("x"), Condition::None, None).await.expect("copied");
+        store.at(BUCKET, "a").set_tags(BTreeMap::from([("t".into(), "v".into())])).await.expect("tagged");
         uploaded(&store, "d").await;
-        store.delete(BUCKET, "a", Condition::None, None).await.expect("deleted");
-        store.delete(BUCKET, "a", Condition::None, None).await.expect("not there");
+        store.at(BUCKET, "a").delete(Condition::None, None).await.expect("deleted");
+        store.at(BUCKET, "a").delete(Condition::None, None).await.expect("not there");
         let keys = ["b", "nothing", "c", "b"].map(str::to_owned).to_vec();
         assert!(store.delete_many(BUCKET, keys, None).await.iter().all(Result::is_ok));
-        let restored = store.writer(BUCKET, "e", Some(0)).await.expect("a writer");
+        let restored = store.at(BUCKET, "e").writer(Some(0)).await.expect("a writer");
         restored.commit_stored(StoredObject::default(), Condition::None, None).await.expect("restored");
 
         use EventKind::{Complete, Copy, Delete, Put};
@@ -163,10 +163,10 @@ async fn a_full_outbox_blocks_only_writers_of_events() {
         put(&store, key, b"x").await;
     }
     assert!(matches!(put_if(&store, "seen/c", b"x", "e", Condition::None).await, Err(StoreError::Busy(_))));
-    assert!(matches!(store.delete(BUCKET, "seen/a", Condition::None, None).await, Err(StoreError::Busy(_))));
+    assert!(matches!(store.at(BUCKET, "seen/a").delete(Condition::None, None).await, Err(StoreError::Busy(_))));
     let many = store.delete_many(BUCKET, vec!["seen/a".into()], None).await;
     assert!(matches!(many[..], [Err(StoreError::Busy(_))]));
-    store.delete("quiet", "x", Condition::None, None).await.expect("no rule matches there");
+    store.at("quiet", "x").delete(Condition::None, None).await.expect("no rule matches there");
     let events = store.next_events(1).await;
     assert_eq!(events[0].event.key, "seen/a");
     let mut waits = std::pin::pin!(put_if(&store, "seen/c", b"x", "e", Condition::None));
@@ -188,7 +188,7 @@ async fn events_wait_through_the_exchange_of_all_disks() {
     // Begun at their keys' home, and committed at the home of that time.
     let mut late = Vec::new();
     for n in 0..8 {
-        let mut writer = store.writer(BUCKET, &format!("late{n}"), None).await.expect("a writer");
+        let mut writer = store.at(BUCKET, &format!("late{n}")).writer(None).await.expect("a writer");
         writer.write(Bytes::from_static(b"1")).await.expect("written");
         late.push(writer);
     }
@@ -242,7 +242,7 @@ async fn write_until_it_stops(store: &Store, key: &str) -> Written {
         let tag = if n % 4 == 3 { String::new() } else { format!("{key}-{n}") };
         written.tags.push(tag.clone());
         let answer = match &tag[..] {
-            "" => store.delete(BUCKET, key, Condition::None, Some(Durability::Sync)).await.map(drop),
+            "" => store.at(BUCKET, key).delete(Condition::None, Some(Durability::Sync)).await.map(drop),
             tag => put_if(store, key, &vec![1; 100 + n * 20], tag, Condition::None).await.map(drop),
         };
         if answer.is_err() {
@@ -279,7 +279,7 @@ on_disks! {
                     events.iter().filter(|e| e.event.key == *key).map(|event| &event.event.etag[..]).collect();
                 assert!(tags.len() >= written.answered, "{crash_at}: {key}: an event is missing");
                 assert!(written.tags.iter().zip(&tags).all(|(a, b)| a == b), "{crash_at}: {key}: {tags:?}");
-                let now = store.object(BUCKET, key).map(|object| object.attributes.etag).unwrap_or_default();
+                let now = store.at(BUCKET, key).info().map(|object| object.attributes.etag).unwrap_or_default();
                 assert_eq!(tags.last().copied().unwrap_or_default(), now, "{crash_at}: {key}");
             }
             store.close().await.expect("closed");

@@ -23,17 +23,17 @@ fn stored(tag: &str) -> StoredObject {
 }
 
 async fn segment(store: &Store, id: &str, number: u16, data: &[u8]) {
-    let mut writer = store.segment_writer(BUCKET, "dir/k", id, number, data.len() as u64).await.expect("writer");
+    let mut writer = store.at(BUCKET, "dir/k").fill(id).writer(number, Some(data.len() as u64)).await.expect("writer");
     writer.write(data.to_vec().into()).await.expect("write");
     writer.commit(etag(""), Condition::None, Some(Durability::Async)).await.expect("segment");
 }
 
 async fn begun(store: &Store) -> String {
-    store.create_fill(BUCKET, "dir/k", etag("v1")).await.expect("fill").upload_id
+    store.at(BUCKET, "dir/k").create_fill(etag("v1")).await.expect("fill").upload_id
 }
 
 async fn segment_bytes(store: &Store, id: &str, number: u16) -> Vec<u8> {
-    let reader = store.segment_reader(BUCKET, "dir/k", id, number).await.expect("there");
+    let reader = store.at(BUCKET, "dir/k").fill(id).reader(number).await.expect("there");
     reader.stream(0..u64::MAX).try_collect::<Vec<_>>().await.expect("readable").concat()
 }
 
@@ -55,19 +55,19 @@ on_disks! {
         let store = pool.open().await;
         let fills = store.fills(BUCKET, ("", ""), 10).expect("listed").uploads;
         assert_eq!(fills.iter().map(|fill| &fill.upload_id).collect::<Vec<_>>(), [&id]);
-        assert_eq!(store.fill(BUCKET, "dir/k", &id).expect("there").attributes.etag, "v1");
-        assert_eq!(store.segments(BUCKET, "dir/k", &id, 0, 9).expect("listed").0.len(), 2);
+        assert_eq!(store.at(BUCKET, "dir/k").fill(&id).info().expect("there").attributes.etag, "v1");
+        assert_eq!(store.at(BUCKET, "dir/k").fill(&id).parts(0, 9).expect("listed").0.len(), 2);
 
-        let reader = store.segment_reader(BUCKET, "dir/k", &id, 2).await.expect("there");
-        let done = store.complete_fill(BUCKET, "dir/k", &id, 2, &stored("v1"), &condition(None)).await.expect("whole");
+        let reader = store.at(BUCKET, "dir/k").fill(&id).reader(2).await.expect("there");
+        let done = store.at(BUCKET, "dir/k").fill(&id).complete_fill(2, &stored("v1"), &condition(None)).await.expect("whole");
         assert!(get(&store, "dir/k").await.expect("there") == [one, two.clone()].concat());
-        let info = store.object(BUCKET, "dir/k").expect("there");
+        let info = store.at(BUCKET, "dir/k").info().expect("there");
         assert_eq!((info.modified_ms, info.version, info.part_count), (1_234_567, done.version, 0));
-        assert!(store.reader(BUCKET, "dir/k").await.expect("there").parts().is_empty());
+        assert!(store.at(BUCKET, "dir/k").reader().await.expect("there").parts().is_empty());
         assert!(reader.stream(0..300).try_collect::<Vec<_>>().await.expect("still readable").concat() == two);
-        let again = store.complete_fill(BUCKET, "dir/k", &id, 2, &stored("v1"), &condition(None)).await;
+        let again = store.at(BUCKET, "dir/k").fill(&id).complete_fill(2, &stored("v1"), &condition(None)).await;
         assert!(matches!(again, Err(StoreError::NoSuchUpload)), "{again:?}");
-        store.delete_version(BUCKET, "dir/k", done.version, Durability::Async).await.expect("deleted");
+        store.at(BUCKET, "dir/k").delete_version(done.version, Durability::Async).await.expect("deleted");
         assert!(matches!(get(&store, "dir/k").await, Err(StoreError::NoSuchKey)));
         assert_eq!(store.status().events.used, 0, "clients changed nothing");
     }
@@ -78,25 +78,25 @@ on_disks! {
         let (_pool, store) = Pool::start_on(disks, true).await;
         let id = begun(&store).await;
         segment(&store, &id, 1, b"body").await;
-        let visible = store.create_upload(BUCKET, "z", Attributes::default()).await.expect("upload").upload_id;
+        let visible = store.at(BUCKET, "z").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
         for delimiter in ["", "/"] {
             let page = store.uploads(BUCKET, "", delimiter, ("", ""), 10).expect("listed");
             assert_eq!((page.uploads.len(), page.prefixes.len()), (1, 0), "{page:?}");
         }
-        assert!(matches!(store.upload(BUCKET, "dir/k", &id), Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.parts(BUCKET, "dir/k", &id, 0, 9), Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.part_writer(BUCKET, "dir/k", &id, 1, None).await, Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.abort_upload(BUCKET, "dir/k", &id).await, Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "dir/k").upload(&id).info(), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "dir/k").upload(&id).parts(0, 9), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "dir/k").upload(&id).writer(1, None).await, Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "dir/k").upload(&id).abort().await, Err(StoreError::NoSuchUpload)));
         let chosen = vec![PartChoice { number: 1, etag: String::new() }];
-        let completed = store.complete_upload(BUCKET, "dir/k", &id, chosen, etag("x"), Condition::None, None).await;
+        let completed = store.at(BUCKET, "dir/k").upload(&id).complete(chosen, etag("x"), Condition::None, None).await;
         assert!(matches!(completed, Err(StoreError::NoSuchUpload)), "{completed:?}");
         // Nor does the server change an upload of a client.
-        assert!(matches!(store.abort_fill(BUCKET, "z", &visible).await, Err(StoreError::NoSuchUpload)));
-        let completed = store.complete_fill(BUCKET, "z", &visible, 1, &stored("x"), &condition(None)).await;
+        assert!(matches!(store.at(BUCKET, "z").fill(&visible).abort().await, Err(StoreError::NoSuchUpload)));
+        let completed = store.at(BUCKET, "z").fill(&visible).complete_fill(1, &stored("x"), &condition(None)).await;
         assert!(matches!(completed, Err(StoreError::NoSuchUpload)), "{completed:?}");
-        store.abort_fill(BUCKET, "dir/k", &id).await.expect("aborted");
+        store.at(BUCKET, "dir/k").fill(&id).abort().await.expect("aborted");
         assert!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty());
-        assert!(store.segment_reader(BUCKET, "dir/k", &id, 1).await.is_err());
+        assert!(store.at(BUCKET, "dir/k").fill(&id).reader(1).await.is_err());
     }
 }
 
@@ -104,7 +104,7 @@ on_disks! {
 async fn only_attached_answers_about_the_same_version_are_stored() {
     let (_pool, store) = Pool::start(true).await;
     let commit = async |condition: &FillCondition| {
-        let mut writer = store.writer(BUCKET, "k", Some(4)).await.expect("writer");
+        let mut writer = store.at(BUCKET, "k").writer(Some(4)).await.expect("writer");
         writer.write(Bytes::from_static(b"body")).await.expect("write");
         writer.commit_fill(stored("v"), condition).await
     };
@@ -115,20 +115,20 @@ async fn only_attached_answers_about_the_same_version_are_stored() {
     assert!(matches!(commit(&condition(None)).await, Err(StoreError::ConditionFailed)));
     let second = commit(&condition(Some(first))).await.expect("replaced").version;
     assert!(matches!(commit(&condition(Some(first))).await, Err(StoreError::ConditionFailed)));
-    let removed = store.delete_version(BUCKET, "k", first, Durability::Sync).await;
+    let removed = store.at(BUCKET, "k").delete_version(first, Durability::Sync).await;
     assert!(matches!(removed, Err(StoreError::ConditionFailed)), "{removed:?}");
     // The same bytes under the same entity tag are another version.
     put_if(&store, "k", b"body", "v", Condition::None).await.expect("put");
-    let removed = store.delete_version(BUCKET, "k", second, Durability::Sync).await;
+    let removed = store.at(BUCKET, "k").delete_version(second, Durability::Sync).await;
     assert!(matches!(removed, Err(StoreError::ConditionFailed)), "{removed:?}");
     assert!(commit(&condition(Some(second))).await.is_err());
     assert_eq!(get(&store, "k").await.expect("there"), b"body");
 
-    let id = store.create_fill(BUCKET, "dir/k", etag("v1")).await.expect("fill").upload_id;
+    let id = store.at(BUCKET, "dir/k").create_fill(etag("v1")).await.expect("fill").upload_id;
     segment(&store, &id, 1, b"body").await;
-    let completed = store.complete_fill(BUCKET, "dir/k", &id, 1, &stored("v1"), &detached).await;
+    let completed = store.at(BUCKET, "dir/k").fill(&id).complete_fill(1, &stored("v1"), &detached).await;
     assert!(matches!(completed, Err(StoreError::ConditionFailed)), "{completed:?}");
-    assert!(store.object(BUCKET, "dir/k").is_err());
+    assert!(store.at(BUCKET, "dir/k").info().is_err());
 }
 
 /// A purge clears the flag, waits for what was submitted before, and deletes it.
@@ -138,7 +138,7 @@ async fn nothing_of_a_detached_fill_is_left_after_a_purge() {
     let mut stored_first = 0;
     for _ in 0..300 {
         let condition = condition(None);
-        let mut writer = store.writer(BUCKET, "k", Some(4)).await.expect("writer");
+        let mut writer = store.at(BUCKET, "k").writer(Some(4)).await.expect("writer");
         writer.write(Bytes::from_static(b"body")).await.expect("write");
         let of_fill = condition.clone();
         let (done, fill) = oneshot::channel();
@@ -148,11 +148,11 @@ async fn nothing_of_a_detached_fill_is_left_after_a_purge() {
         });
         tokio::task::yield_now().await;
         condition.attached.store(false, Ordering::Release);
-        if let Ok(info) = store.settled_object(BUCKET, "k").await {
-            store.delete_version(BUCKET, "k", info.version, Durability::Sync).await.expect("deleted");
+        if let Ok(info) = store.at(BUCKET, "k").settled_info().await {
+            store.at(BUCKET, "k").delete_version(info.version, Durability::Sync).await.expect("deleted");
         }
         stored_first += u32::from(fill.await.expect("an answer"));
-        assert!(store.object(BUCKET, "k").is_err());
+        assert!(store.at(BUCKET, "k").info().is_err());
     }
     println!("{stored_first} of 300 fills were stored before the purge");
 }

@@ -83,7 +83,7 @@ async fn what_was_answered_was_taken_in_although_reads_of_the_index_failed() {
         assert_eq!(published, i + 1);
         until(&store, "well again", is_well).await;
         fail_index();
-        store.delete(BUCKET, &format!("k{}", i - 1), Condition::None, None).await.expect("deleted");
+        store.at(BUCKET, &format!("k{}", i - 1)).delete(Condition::None, None).await.expect("deleted");
         until(&store, "well again", is_well).await;
         assert_eq!(keys_of(&store).expect("a listing"), [format!("k{i}")]);
     }

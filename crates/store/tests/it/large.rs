@@ -11,13 +11,14 @@ async fn a_part_that_could_never_be_completed_is_refused_when_it_comes() {
     pool.options.chunk_bytes = 4096;
     let store = pool.open().await;
     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
-    let id = store.create_upload(BUCKET, "k", Attributes::default()).await.expect("upload").upload_id;
+    let id =
+        store.at(BUCKET, "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
     let part = bytes_of(1, 800_000);
     let mut taken = Vec::new();
     let refused = loop {
         let number = taken.len() as u16 + 1;
         assert!(number < 20, "{number} parts of about 2.6 KB of the list each");
-        let mut writer = store.part_writer(BUCKET, "k", &id, number, None).await.expect("writer");
+        let mut writer = store.at(BUCKET, "k").upload(&id).writer(number, None).await.expect("writer");
         writer.write(part.clone().into()).await.expect("written");
         match writer.commit(etag("e"), Condition::None, None).await {
             Ok(_) => taken.push(PartChoice { number, etag: "e".into() }),
@@ -28,7 +29,7 @@ async fn a_part_that_could_never_be_completed_is_refused_when_it_comes() {
     assert!(taken.len() >= 4, "{}", taken.len());
     // An existing part may be replaced, and a small enough upload completed.
     taken.truncate(taken.len() - 2);
-    let done = store.complete_upload(BUCKET, "k", &id, taken.clone(), etag("o"), Condition::None, None).await;
+    let done = store.at(BUCKET, "k").upload(&id).complete(taken.clone(), etag("o"), Condition::None, None).await;
     done.expect("completed");
-    assert_eq!(store.object(BUCKET, "k").expect("there").size, 800_000 * taken.len() as u64);
+    assert_eq!(store.at(BUCKET, "k").info().expect("there").size, 800_000 * taken.len() as u64);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::common::{BUCKET, Pool, etag, put};
 use proptest::prelude::*;
-use steadfast_store::{ListQuery, Store};
+use steadfast_store::{Condition, ListQuery, Store};
 
 #[derive(Debug, PartialEq)]
 enum Item {
@@ -104,7 +104,7 @@ async fn uploads_are_listed_in_order_and_rolled_up(disks) {
     let (_pool, store) = Pool::start_on(disks, false).await;
     let mut want = Vec::new();
     for key in ["a", "a", "b/1", "b/2", "c"] {
-        want.push((key.to_owned(), store.create_upload(BUCKET, key, etag("")).await.expect("upload").upload_id));
+        want.push((key.to_owned(), store.at(BUCKET, key).create_upload(etag(""), Condition::None).await.expect("upload").upload_id));
     }
     want.sort();
     let mut got = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{BUCKET, Pool, bytes_of, etag, get, put};
+use crate::common::{BUCKET, Pool, bytes_of, copy, etag, get, put};
 use futures::future::join_all;
 use proptest::prelude::*;
 use steadfast_disk::{Disk, MemDisk};
@@ -69,7 +69,7 @@ async fn check(store: &Store, model: &BTreeMap<String, Object>) {
         match (model.get(&key), get(store, &key).await) {
             (Some(object), Ok(data)) => {
                 assert!(object.data == data, "{key} differs");
-                let info = store.object(BUCKET, &key).expect("there");
+                let info = store.at(BUCKET, &key).info().expect("there");
                 assert_eq!((info.attributes.tags, info.part_count), (object.tags.clone(), object.parts));
             }
             (None, Err(StoreError::NoSuchKey)) => {}
@@ -117,7 +117,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 model.insert(name(key), Object { data, ..Object::default() });
             }
             Op::Delete(key) => {
-                store.delete(BUCKET, &name(key), Condition::None, None).await.expect("delete");
+                store.at(BUCKET, &name(key)).delete(Condition::None, None).await.expect("delete");
                 model.remove(&name(key));
             }
             Op::DeleteMany(keys) => {
@@ -129,7 +129,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
             }
             Op::Copy(from, to) => {
                 let (from, to) = (name(from), name(to));
-                let done = store.copy((BUCKET, &from), (BUCKET, &to), None, Condition::None, None).await;
+                let done = copy(&store, &from, &to).await;
                 assert_eq!(done.is_ok(), model.contains_key(&from), "{done:?}");
                 if let Some(object) = model.get(&from).cloned() {
                     let parts = if from == to { object.parts } else { 0 };
@@ -138,7 +138,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
             }
             Op::Tag(key) => {
                 let tags = BTreeMap::from([("t".to_owned(), seed.to_string())]);
-                let done = store.set_tags(BUCKET, &name(key), tags.clone()).await;
+                let done = store.at(BUCKET, &name(key)).set_tags(tags.clone()).await;
                 assert_eq!(done.is_ok(), model.contains_key(&name(key)), "{done:?}");
                 if let Some(object) = model.get_mut(&name(key)) {
                     object.tags = tags;
@@ -146,13 +146,14 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
             }
             Op::Multipart(key, parts) => {
                 let key = name(key);
-                let id = store.create_upload(BUCKET, &key, etag("")).await.expect("upload").upload_id;
+                let id =
+                    store.at(BUCKET, &key).create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
                 let mut data = Vec::new();
                 let mut choices = Vec::new();
                 for (number, size) in (1u16..).zip(&parts) {
                     let part = bytes_of(seed * 100 + u64::from(number), *size);
                     let mut writer =
-                        store.part_writer(BUCKET, &key, &id, number, Some(*size as u64)).await.expect("part");
+                        store.at(BUCKET, &key).upload(&id).writer(number, Some(*size as u64)).await.expect("part");
                     writer.write(part.clone().into()).await.expect("write");
                     writer.commit(etag(&format!("p{number}")), Condition::None, None).await.expect("part");
                     data.extend(part);
@@ -160,13 +161,15 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 }
                 let parts = choices.len() as u16;
                 store
-                    .complete_upload(BUCKET, &key, &id, choices, etag("m"), Condition::None, None)
+                    .at(BUCKET, &key)
+                    .upload(&id)
+                    .complete(choices, etag("m"), Condition::None, None)
                     .await
                     .expect("complete");
                 model.insert(key, Object { data, parts, ..Object::default() });
             }
             Op::Abandon(key, size) => {
-                let mut writer = store.writer(BUCKET, &name(key), None).await.expect("writer");
+                let mut writer = store.at(BUCKET, &name(key)).writer(None).await.expect("writer");
                 writer.write(bytes_of(seed, size).into()).await.expect("write");
                 drop(writer);
                 // A crash ends writes in flight; here they would run on into the next life and
@@ -179,7 +182,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 let keys: Vec<_> = (0..count).map(|n| format!("once/{seed}/{n}")).collect();
                 let data = bytes_of(seed, size);
                 join_all(keys.iter().map(|key| put(&store, key, &data))).await;
-                let deletes = keys.iter().map(|key| store.delete(BUCKET, key, Condition::None, None));
+                let deletes = keys.iter().map(|key| store.at(BUCKET, key).delete(Condition::None, None));
                 assert!(join_all(deletes).await.iter().all(Result::is_ok));
             }
             Op::Restart { close, delete_index } => {

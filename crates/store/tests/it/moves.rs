@@ -59,8 +59,8 @@ fn objects(store: &Store) -> Vec<u64> {
 
 /// An upload with one part.
 async fn begun(store: &Store, key: &str, data: &[u8]) -> String {
-    let id = store.create_upload(BUCKET, key, etag("")).await.expect("upload").upload_id;
-    let mut part = store.part_writer(BUCKET, key, &id, 1, None).await.expect("part");
+    let id = store.at(BUCKET, key).create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
+    let mut part = store.at(BUCKET, key).upload(&id).writer(1, None).await.expect("part");
     part.write(Bytes::copy_from_slice(data)).await.expect("write");
     part.commit(etag("p1"), Condition::None, None).await.expect("part");
     id
@@ -68,14 +68,14 @@ async fn begun(store: &Store, key: &str, data: &[u8]) -> String {
 
 async fn complete(store: &Store, key: &str, id: &str, parts: u16) {
     let chosen = (1..=parts).map(|number| PartChoice { number, etag: format!("p{number}") }).collect();
-    store.complete_upload(BUCKET, key, id, chosen, etag("m"), Condition::None, None).await.expect("complete");
+    store.at(BUCKET, key).upload(id).complete(chosen, etag("m"), Condition::None, None).await.expect("complete");
 }
 
 async fn come_and_go(lsm: bool) {
     let (mut pool, store) = Pool::start_on(1, lsm).await;
     let mut model = fill(&store, 60).await;
     let upload = begun(&store, "dir9/upload", &bytes_of(5, 12_000)).await;
-    let created = store.object(BUCKET, &key(0)).expect("there").modified_ms;
+    let created = store.at(BUCKET, &key(0)).info().expect("there").modified_ms;
 
     // A pool of one becomes one of two.
     let second = formatted().await;
@@ -86,7 +86,7 @@ async fn come_and_go(lsm: bool) {
     assert_eq!(objects(&store).iter().sum::<u64>(), 60);
     assert!(objects(&store).iter().all(|n| *n > 15), "{:?}", objects(&store));
     check(&store, &model).await;
-    assert_eq!(store.object(BUCKET, &key(0)).expect("there").modified_ms, created);
+    assert_eq!(store.at(BUCKET, &key(0)).info().expect("there").modified_ms, created);
     store.create_bucket("another", BucketSettings::default()).await.expect("bucket");
 
     // And after a restart.
@@ -206,27 +206,27 @@ async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<Atomi
                 model.lock().insert(key, data);
             }
             5 => {
-                store.delete(BUCKET, &key, Condition::None, None).await.expect("delete");
+                store.at(BUCKET, &key).delete(Condition::None, None).await.expect("delete");
                 model.lock().remove(&key);
             }
             6 => {
                 let id = begun(&store, &key, &bytes_of(n, 11_000)).await;
                 tokio::task::yield_now().await;
-                let mut part = store.part_writer(BUCKET, &key, &id, 2, None).await.expect("part");
+                let mut part = store.at(BUCKET, &key).upload(&id).writer(2, None).await.expect("part");
                 part.write(bytes_of(n + 1, 9_000).into()).await.expect("write");
                 part.commit(etag("p2"), Condition::None, None).await.expect("part");
                 complete(&store, &key, &id, 2).await;
                 let data = [bytes_of(n, 11_000), bytes_of(n + 1, 9_000)].concat();
                 model.lock().insert(key.clone(), data);
                 // With the attributes of the others.
-                store.copy((BUCKET, &key), (BUCKET, &key), Some(etag("e")), Condition::None, None).await.expect("copy");
+                store.at(BUCKET, &key).copy_onto_itself(etag("e"), Condition::None, None).await.expect("copy");
             }
             7 => {
                 let tags = BTreeMap::from([("t".to_owned(), n.to_string())]);
                 let there = model.lock().contains_key(&key);
-                assert_eq!(store.set_tags(BUCKET, &key, tags.clone()).await.is_ok(), there);
+                assert_eq!(store.at(BUCKET, &key).set_tags(tags.clone()).await.is_ok(), there);
                 if there {
-                    assert_eq!(store.object(BUCKET, &key).expect("there").attributes.tags, tags);
+                    assert_eq!(store.at(BUCKET, &key).info().expect("there").attributes.tags, tags);
                 }
             }
             8 => {
@@ -305,10 +305,15 @@ async fn a_writer_follows_its_key() {
         let (key, len) = (format!("late{n}"), if n % 2 == 0 { 900 } else { 47_000 });
         let size = (n % 3 == 0).then_some(len as u64);
         let data = bytes_of(n, len);
-        let mut writer = store.writer(BUCKET, &key, size).await.expect("writer");
+        let mut writer = store.at(BUCKET, &key).writer(size).await.expect("writer");
         writer.write(Bytes::copy_from_slice(&data[..len / 2])).await.expect("write");
-        let id = store.create_upload(BUCKET, &format!("{key}-m"), etag("")).await.expect("upload").upload_id;
-        let mut part = store.part_writer(BUCKET, &format!("{key}-m"), &id, 1, None).await.expect("part");
+        let id = store
+            .at(BUCKET, &format!("{key}-m"))
+            .create_upload(etag(""), Condition::None)
+            .await
+            .expect("upload")
+            .upload_id;
+        let mut part = store.at(BUCKET, &format!("{key}-m")).upload(&id).writer(1, None).await.expect("part");
         part.write(data.clone().into()).await.expect("write");
         writers.push((key, data, writer, id, part));
     }

@@ -29,7 +29,7 @@ fn only(data: Option<Vec<u8>>) -> BTreeSet<Option<Vec<u8>>> {
 async fn write(store: &Store, model: &mut Model, key: &str, data: Option<Vec<u8>>) -> Result<(), StoreError> {
     let done = match &data {
         Some(data) => put_if(store, key, data, "e", Condition::None).await.map(drop),
-        None => store.delete(BUCKET, key, Condition::None, None).await.map(drop),
+        None => store.at(BUCKET, key).delete(Condition::None, None).await.map(drop),
     };
     match &done {
         Ok(()) => drop(model.insert(key.to_owned(), only(data))),
@@ -84,8 +84,9 @@ impl Scene {
             let data = bytes_of(n, if n % 4 == 0 { 12_000 } else { 90 });
             write(&store, &mut model, &format!("k{n}"), Some(data)).await.expect("put");
         }
-        let upload = store.create_upload(BUCKET, "upload", etag("")).await.expect("upload").upload_id;
-        let mut part = store.part_writer(BUCKET, "upload", &upload, 1, None).await.expect("part");
+        let upload =
+            store.at(BUCKET, "upload").create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
+        let mut part = store.at(BUCKET, "upload").upload(&upload).writer(1, None).await.expect("part");
         part.write(bytes_of(1, 11_000).into()).await.expect("write");
         part.commit(etag("p1"), Condition::None, None).await.expect("part");
         store.close().await.expect("close");
@@ -172,7 +173,12 @@ impl Scene {
         assert_eq!((status.objects, status.uploads), (there as u64, 1), "and nothing else");
         let chosen = vec![PartChoice { number: 1, etag: "p1".into() }];
         let id = self.upload.clone();
-        store.complete_upload(BUCKET, "upload", &id, chosen, etag("m"), Condition::None, None).await.expect("complete");
+        store
+            .at(BUCKET, "upload")
+            .upload(&id)
+            .complete(chosen, etag("m"), Condition::None, None)
+            .await
+            .expect("complete");
         assert!(get(&store, "upload").await.expect("there") == bytes_of(1, 11_000));
         store.close().await.expect("close");
     }

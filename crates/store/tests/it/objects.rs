@@ -28,7 +28,7 @@ on_disks! {
         let (_pool, store) = Pool::start_on(disks, false).await;
         let data = bytes_of(1, 30_000);
         put(&store, "k", &data).await;
-        let reader = store.reader(BUCKET, "k").await.expect("reader");
+        let reader = store.at(BUCKET, "k").reader().await.expect("reader");
         put(&store, "k", b"new").await;
         let pieces: Vec<_> = reader.stream(0..30_000).collect().await;
         let got: Vec<u8> = pieces.into_iter().flat_map(|p| p.expect("piece")).collect();
@@ -60,12 +60,12 @@ on_disks! {
         });
         let swaps = futures::future::join_all(swaps).await;
         assert_eq!(swaps.iter().filter(|r| r.is_ok()).count(), 1);
-        let wrong = store.delete(BUCKET, "k", Condition::Matches(tag), None).await;
+        let wrong = store.at(BUCKET, "k").delete(Condition::Matches(tag), None).await;
         assert!(matches!(wrong, Err(StoreError::ConditionFailed)));
-        store.delete(BUCKET, "k", Condition::Matches("*".into()), None).await.expect("any");
-        let gone = store.delete(BUCKET, "k", Condition::Matches("*".into()), None).await;
+        store.at(BUCKET, "k").delete(Condition::Matches("*".into()), None).await.expect("any");
+        let gone = store.at(BUCKET, "k").delete(Condition::Matches("*".into()), None).await;
         assert!(matches!(gone, Err(StoreError::ConditionFailed)));
-        store.delete(BUCKET, "k", Condition::None, None).await.expect("deleting nothing succeeds");
+        store.at(BUCKET, "k").delete(Condition::None, None).await.expect("deleting nothing succeeds");
     }
 }
 
@@ -76,13 +76,13 @@ on_disks! {
         assert!(matches!(store.delete_bucket(BUCKET).await, Err(StoreError::BucketNotEmpty)));
         let again = store.create_bucket(BUCKET, BucketSettings::default()).await;
         assert!(matches!(again, Err(StoreError::BucketExists)));
-        store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
-        let upload = store.create_upload(BUCKET, "k", etag("")).await.expect("upload").upload_id;
+        store.at(BUCKET, "k").delete(Condition::None, None).await.expect("delete");
+        let upload = store.at(BUCKET, "k").create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
         store.delete_bucket(BUCKET).await.expect("delete");
-        assert!(matches!(store.object(BUCKET, "k"), Err(StoreError::NoSuchBucket)));
+        assert!(matches!(store.at(BUCKET, "k").info(), Err(StoreError::NoSuchBucket)));
         store.create_bucket(BUCKET, BucketSettings::default()).await.expect("again");
-        assert!(matches!(store.upload(BUCKET, "k", &upload), Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.object(BUCKET, "k"), Err(StoreError::NoSuchKey)));
+        assert!(matches!(store.at(BUCKET, "k").upload(&upload).info(), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "k").info(), Err(StoreError::NoSuchKey)));
         let settings = BucketSettings { durability: Durability::Async, ..BucketSettings::default() };
         store.update_bucket(BUCKET, settings.clone()).await.expect("update");
         assert!(!put(&store, "k", b"1").await.durable);
@@ -104,7 +104,7 @@ on_disks! {
             match (put, deleted) {
                 (Ok(_), Err(StoreError::BucketNotEmpty)) => {
                     assert_eq!(get(&store, "k").await.expect("kept"), b"x");
-                    store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
+                    store.at(BUCKET, "k").delete(Condition::None, None).await.expect("delete");
                 }
                 (Err(StoreError::NoSuchBucket), Ok(())) => {
                     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("again");
@@ -125,7 +125,7 @@ on_disks! {
         for round in 0..20 {
             let mut writers = Vec::new();
             for _ in 0..3 {
-                let mut writer = store.writer(BUCKET, "k", Some(19_000)).await.expect("writer");
+                let mut writer = store.at(BUCKET, "k").writer(Some(19_000)).await.expect("writer");
                 writer.write(bytes_of(round, 15_000).into()).await.expect("room");
                 writers.push(writer);
             }
@@ -133,7 +133,7 @@ on_disks! {
         let held: Vec<_> = {
             let mut held = Vec::new();
             for i in 0..40 {
-                match store.writer(BUCKET, "k", Some(1500)).await {
+                match store.at(BUCKET, "k").writer(Some(1500)).await {
                     Ok(writer) => held.push(writer),
                     Err(StoreError::Busy(_)) => break,
                     Err(e) => panic!("{i}: {e}"),
@@ -203,7 +203,7 @@ on_disks! {
         let (_pool, store) = Pool::start_on(disks, false).await;
         let mut attributes = etag("e");
         attributes.user.insert("big".into(), "x".repeat(70_000));
-        let writer = store.writer(BUCKET, "k", Some(0)).await.expect("writer");
+        let writer = store.at(BUCKET, "k").writer(Some(0)).await.expect("writer");
         assert!(matches!(writer.commit(attributes, Condition::None, None).await, Err(StoreError::TooLarge(_))));
     }
 }
@@ -219,7 +219,7 @@ on_disks! {
             put(&store, &format!("k{:03}", i % 400), &bytes_of(i, 10)).await;
         }
         for i in 0..50 {
-            store.delete(BUCKET, &format!("k{i:03}"), Condition::None, None).await.expect("delete");
+            store.at(BUCKET, &format!("k{i:03}")).delete(Condition::None, None).await.expect("delete");
         }
         // A background task writes it: not at once, but soon.
         while store.status().index.tables == 0 || store.status().checkpoint_lsn == 0 {

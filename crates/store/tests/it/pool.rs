@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::common::{BUCKET, Pool, bytes_of, etag, formatted, get, put, put_if};
+use crate::common::{BUCKET, Pool, bytes_of, copy, etag, formatted, get, put, put_if};
 use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_log::LogError;
 use steadfast_store::{
@@ -139,8 +139,8 @@ async fn without_one(lsm: bool, as_error: bool) {
                 let why = unavailable::<()>(Err(e));
                 assert!(why.contains("disk d1"), "{why}");
                 unavailable(put_if(&store, &key(n), b"new", "e", Condition::None).await);
-                unavailable(store.delete(BUCKET, &key(n), Condition::None, None).await);
-                unavailable(store.create_upload(BUCKET, &key(n), etag("")).await);
+                unavailable(store.at(BUCKET, &key(n)).delete(Condition::None, None).await);
+                unavailable(store.at(BUCKET, &key(n)).create_upload(etag(""), Condition::None).await);
                 gone.insert(n);
             }
         }
@@ -263,7 +263,7 @@ async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> 
 }
 
 async fn put_to(store: &Store, bucket: &str, key: &str, data: &'static [u8]) -> Result<(), StoreError> {
-    let mut writer = store.writer(bucket, key, None).await?;
+    let mut writer = store.at(bucket, key).writer(None).await?;
     writer.write(data.into()).await?;
     writer.commit(etag("e"), Condition::None, None).await.map(drop)
 }
@@ -320,7 +320,7 @@ async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_hav
         }
     }
     assert!(taken.len() > 5 && taken.len() < 20, "{}", taken.len());
-    let upload = store.create_upload("new", &taken[0], etag("")).await.expect("upload");
+    let upload = store.at("new", &taken[0]).create_upload(etag(""), Condition::None).await.expect("upload");
     store.close().await.expect("close");
     // Its content is unavailable while a disk without the bucket stands alone against one with it.
     let (store, _) = pool.open_on(without(&pool, 1)).await.expect("open");
@@ -332,11 +332,11 @@ async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_hav
     let (store, report) = pool.open_with_report().await;
     assert_eq!((names(&store), report.buckets_repaired), (vec![BUCKET.to_owned(), "new".to_owned()], 2));
     for n in 0..20 {
-        let found = store.reader("new", &key(n)).await;
+        let found = store.at("new", &key(n)).reader().await;
         assert_eq!(found.is_ok(), taken.contains(&key(n)), "{n}");
         put_to(&store, "new", &key(n), b"z").await.expect("everywhere");
     }
-    store.parts("new", &taken[0], &upload.upload_id, 0, 10).expect("the upload has come through");
+    store.at("new", &taken[0]).upload(&upload.upload_id).parts(0, 10).expect("the upload has come through");
 }
 
 #[tokio::test]
@@ -345,12 +345,18 @@ async fn an_upload_alone_keeps_a_bucket_unknown_to_the_first_disk() {
     let (store, _) = pool.open_on(pool.given().into_iter().skip(1).collect()).await.expect("open");
     let mut begun = None;
     for n in 0..20 {
-        begun = store.create_upload("new", &key(n), etag("")).await.ok().map(|upload| (key(n), upload)).or(begun);
+        begun = store
+            .at("new", &key(n))
+            .create_upload(etag(""), Condition::None)
+            .await
+            .ok()
+            .map(|upload| (key(n), upload))
+            .or(begun);
     }
     let (key, upload) = begun.expect("some are on the disks that are there");
     store.close().await.expect("close");
     let (store, _) = pool.open_with_report().await;
-    store.parts("new", &key, &upload.upload_id, 0, 10).expect("the upload has come through");
+    store.at("new", &key).upload(&upload.upload_id).parts(0, 10).expect("the upload has come through");
 }
 
 #[tokio::test]
@@ -359,8 +365,8 @@ async fn a_bucket_is_deleted_only_when_no_disk_has_anything_of_it() {
     for n in 0..20 {
         put(&store, &key(n), b"x").await;
         assert!(matches!(store.delete_bucket(BUCKET).await, Err(StoreError::BucketNotEmpty)));
-        store.delete(BUCKET, &key(n), Condition::None, None).await.expect("delete");
-        store.create_upload(BUCKET, &key(n), etag("")).await.expect("upload");
+        store.at(BUCKET, &key(n)).delete(Condition::None, None).await.expect("delete");
+        store.at(BUCKET, &key(n)).create_upload(etag(""), Condition::None).await.expect("upload");
     }
     store.delete_bucket(BUCKET).await.expect("empty but for uploads");
     assert_eq!((names(&store).len(), store.status().uploads), (0, 0));
@@ -419,15 +425,20 @@ async fn copies_and_completions_cross_the_disks() {
     let data = bytes_of(7, 25_000);
     put(&store, "source", &data).await;
     for n in 0..20 {
-        store.copy((BUCKET, "source"), (BUCKET, &key(n)), None, Condition::Absent, None).await.expect("copy");
+        copy(&store, "source", &key(n)).await.expect("copy");
         assert!(get(&store, &key(n)).await.expect("there") == data);
         let upload = format!("u{n}");
-        let id = store.create_upload(BUCKET, &upload, etag("")).await.expect("upload").upload_id;
-        let mut part = store.part_writer(BUCKET, &upload, &id, 1, None).await.expect("part");
+        let id = store.at(BUCKET, &upload).create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
+        let mut part = store.at(BUCKET, &upload).upload(&id).writer(1, None).await.expect("part");
         part.write(data.clone().into()).await.expect("write");
         part.commit(etag("p"), Condition::None, None).await.expect("part");
         let chosen = vec![PartChoice { number: 1, etag: "p".into() }];
-        store.complete_upload(BUCKET, &upload, &id, chosen, etag("m"), Condition::None, None).await.expect("complete");
+        store
+            .at(BUCKET, &upload)
+            .upload(&id)
+            .complete(chosen, etag("m"), Condition::None, None)
+            .await
+            .expect("complete");
         assert!(get(&store, &upload).await.expect("there") == data);
     }
     let status = store.status();

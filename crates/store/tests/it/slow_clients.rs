@@ -16,7 +16,7 @@ use steadfast_store::{Attributes, BucketSettings, Condition, ObjectWriter, Store
 const LONG: Duration = Duration::from_secs(120);
 
 async fn put(store: &Store, key: &str, data: &[u8]) {
-    let mut writer = store.writer(BUCKET, key, Some(data.len() as u64)).await.expect("writer");
+    let mut writer = store.at(BUCKET, key).writer(Some(data.len() as u64)).await.expect("writer");
     writer.write(data.to_vec().into()).await.expect("write");
     writer.commit(etag("t"), Condition::None, None).await.expect("commit");
 }
@@ -55,7 +55,7 @@ async fn unread_answers_do_not_block_reads() {
     put(&store, "big", &data).await;
     let mut unread = Vec::new();
     for _ in 0..20 {
-        let reader = store.reader(BUCKET, "big").await.expect("reader");
+        let reader = store.at(BUCKET, "big").reader().await.expect("reader");
         let mut stream = Box::pin(reader.stream(0..u64::MAX));
         let first = Env::tokio().timeout(LONG, stream.next()).await.expect("in time").expect("a piece").expect("read");
         assert!(first == data[..first.len()]);
@@ -89,7 +89,7 @@ async fn bodies_that_stall_do_not_stop_writes() {
                 slow.push(Box::pin(ObjectWriter::give_room(writer)));
             }
             let mut begin = pin!(async {
-                let mut writer = store.writer(BUCKET, &format!("slow{n}"), Some(size)).await.expect("writer");
+                let mut writer = store.at(BUCKET, &format!("slow{n}")).writer(Some(size)).await.expect("writer");
                 writer.write(bytes_of(n, 100_000).into()).await.expect("write");
                 (writer, n)
             });
@@ -132,7 +132,7 @@ async fn bodies_that_stall_do_not_stop_writes() {
 async fn finish_all(store: &Store, count: u64, size_hint: Option<u64>, body: usize, attributes: Attributes) {
     let mut writers = Vec::new();
     for n in 0..count {
-        writers.push((n, store.writer(BUCKET, &format!("k{n}"), size_hint).await.expect("writer")));
+        writers.push((n, store.at(BUCKET, &format!("k{n}")).writer(size_hint).await.expect("writer")));
     }
     let finish = join_all(writers.into_iter().map(|(n, mut writer)| {
         let attributes = attributes.clone();

@@ -74,7 +74,7 @@ async fn content(store: &Store) -> Content {
     for bucket in store.buckets().expect("buckets") {
         let query = steadfast_store::ListQuery { limit: 100_000, ..Default::default() };
         for entry in store.list(&bucket.name, &query).expect("lists").objects {
-            let reader = store.reader(&bucket.name, &entry.key).await.expect("there");
+            let reader = store.at(&bucket.name, &entry.key).reader().await.expect("there");
             let stored = reader.stored();
             all.insert((bucket.name.clone(), entry.key), (stored, bytes(reader).await));
         }
@@ -108,16 +108,16 @@ async fn read(store: &Store, name: &str) -> Content {
 }
 
 async fn multipart(store: &Store, key: &str, seed: u64) {
-    let upload = store.create_upload(BUCKET, key, etag("")).await.expect("begins").upload_id;
+    let upload = store.at(BUCKET, key).create_upload(etag(""), Condition::None).await.expect("begins").upload_id;
     let mut choices = Vec::new();
     for (number, len) in [(1u16, 15_000usize), (3, 2_500)] {
-        let mut part = store.part_writer(BUCKET, key, &upload, number, None).await.expect("a part");
+        let mut part = store.at(BUCKET, key).upload(&upload).writer(number, None).await.expect("a part");
         part.write(bytes_of(seed + u64::from(number), len).into()).await.expect("written");
         let tag = format!("p{number}");
         part.commit(etag(&tag), Condition::None, None).await.expect("stored");
         choices.push(PartChoice { number, etag: tag });
     }
-    let done = store.complete_upload(BUCKET, key, &upload, choices, etag("m-2"), Condition::None, None).await;
+    let done = store.at(BUCKET, key).upload(&upload).complete(choices, etag("m-2"), Condition::None, None).await;
     done.expect("completed");
 }
 
@@ -126,10 +126,10 @@ async fn churn(store: &Store, from: u64, ops: u64) {
     for op in from..from + ops {
         let key = format!("k{}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
         match op % 9 {
-            0 | 5 => assert!(store.delete(BUCKET, &key, Condition::None, None).await.expect("a delete").durable),
+            0 | 5 => assert!(store.at(BUCKET, &key).delete(Condition::None, None).await.expect("a delete").durable),
             1 => assert!(put(store, &key, &bytes_of(op, 45_000)).await.durable),
             2 => multipart(store, &key, op).await,
-            3 => match store.set_tags(BUCKET, &key, BTreeMap::from([("op".to_owned(), op.to_string())])).await {
+            3 => match store.at(BUCKET, &key).set_tags(BTreeMap::from([("op".to_owned(), op.to_string())])).await {
                 Ok(_) | Err(StoreError::NoSuchKey) => {}
                 Err(e) => panic!("{e}"),
             },
@@ -214,7 +214,7 @@ async fn a_snapshot_holds_space_and_gives_it_back() {
     store.create_snapshot("before").await.expect("made");
     let before = content(&store).await;
     let again = async |n: u64| {
-        let mut writer = store.writer(BUCKET, &format!("k{}", n % 250), None).await?;
+        let mut writer = store.at(BUCKET, &format!("k{}", n % 250)).writer(None).await?;
         writer.write(Bytes::from(bytes_of(1000 + n, 40_000))).await?;
         writer.commit(etag("e"), Condition::None, None).await
     };

@@ -31,7 +31,7 @@ async fn open_on(disk: Arc<dyn Disk>, index: IndexKind) -> Store {
 }
 
 async fn put(store: &Store, key: &str, size: usize) -> Result<Written, StoreError> {
-    let mut writer = store.writer(BUCKET, key, Some(size as u64)).await?;
+    let mut writer = store.at(BUCKET, key).writer(Some(size as u64)).await?;
     let fill = key.as_bytes().iter().fold(7u8, |a, b| a.wrapping_mul(31).wrapping_add(*b));
     writer.write(vec![fill; size].into()).await?;
     writer.commit(Attributes::default(), Condition::None, None).await
@@ -76,7 +76,7 @@ async fn full_and_back(index: IndexKind, size: usize) {
     assert!((count * size) as u64 > POOL_BYTES / 3, "{count} objects of {size} bytes is not full");
     for n in 0..count {
         let key = format!("k{n}");
-        in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
+        in_time(&store, || store.at(BUCKET, &key).delete(Condition::None, None)).await;
     }
     // As much as before.
     for n in 0..count * 3 / 4 {
@@ -135,7 +135,7 @@ async fn brimful_and_back(size: usize) {
     // has left. Scattered: no extent becomes much emptier than the others.
     for n in 0..taken.len().min(1_500) {
         let key = format!("k{}", taken[n * 7919 % taken.len()]);
-        in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
+        in_time(&store, || store.at(BUCKET, &key).delete(Condition::None, None)).await;
     }
     store.close().await.expect("close");
 }
@@ -216,7 +216,7 @@ async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
     while n < 1_500 || store.status().log.compaction.recycled <= 2 {
         n += 1;
         let tags = [("n".to_owned(), format!("{n}"))];
-        in_time(&store, || store.set_tags(BUCKET, &key, tags.clone().into())).await;
+        in_time(&store, || store.at(BUCKET, &key).set_tags(tags.clone().into())).await;
         assert!(n < 1_500 || env.now() - begun < 2 * LONG, "{:?}", store.status().log.compaction);
     }
     store.close().await.expect("close");
@@ -232,8 +232,8 @@ impl Evictor for ColdKeys {
                 // It may be wrong about the chunk: compaction asks whether it is dead.
                 return key.starts_with("liar");
             }
-            let info = self.0.object(bucket, key).expect("compaction found a live chunk of it");
-            self.0.delete_version(bucket, key, info.version, Durability::Async).await.expect("deleted");
+            let info = self.0.at(bucket, key).info().expect("compaction found a live chunk of it");
+            self.0.at(bucket, key).delete_version(info.version, Durability::Async).await.expect("deleted");
             self.1.fetch_add(1, Ordering::Relaxed);
             true
         })
@@ -257,7 +257,7 @@ async fn compaction_deletes_what_is_cold_instead_of_moving_it() {
     }
     for n in 0..6 {
         for kind in ["dead", "dead2", "dead3"] {
-            store.delete(BUCKET, &format!("{kind}{n}"), Condition::None, None).await.expect("deleted");
+            store.at(BUCKET, &format!("{kind}{n}")).delete(Condition::None, None).await.expect("deleted");
         }
     }
     let env = Env::tokio();

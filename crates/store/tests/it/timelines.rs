@@ -184,7 +184,7 @@ async fn an_older_index_brings_nothing_back() {
     let (store, _) = open_with(&disk, &index, options.clone()).await;
     store.delete_bucket("other").await.expect("deleted");
     for i in 0..300 {
-        store.delete(BUCKET, &format!("k{i:03}"), Condition::None, None).await.expect("deleted");
+        store.at(BUCKET, &format!("k{i:03}")).delete(Condition::None, None).await.expect("deleted");
     }
     let (env, before) = (Env::tokio(), store.status().log.compaction.recycled);
     for i in 0..u64::MAX {

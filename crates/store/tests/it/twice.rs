@@ -35,7 +35,7 @@ async fn a_server_that_loses_its_disk_to_another_stops() {
         // Until it needs an extent: it has none for bodies yet.
         for n in 0..20 {
             let written = async {
-                let mut writer = first.writer(BUCKET, &format!("first {n}"), None).await?;
+                let mut writer = first.at(BUCKET, &format!("first {n}")).writer(None).await?;
                 writer.write(bytes_of(n, 900_000).into()).await?;
                 writer.commit(etag("e"), Condition::None, None).await
             };

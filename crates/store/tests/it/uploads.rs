@@ -4,7 +4,7 @@ use crate::common::{BUCKET, Pool, bytes_of, etag, get, read};
 use steadfast_store::{Attributes, Condition, PartChoice, Store, StoreError, Written};
 
 async fn part(store: &Store, id: &str, number: u16, data: &[u8], tag: &str) {
-    let mut writer = store.part_writer(BUCKET, "k", id, number, None).await.expect("writer");
+    let mut writer = store.at(BUCKET, "k").upload(id).writer(number, None).await.expect("writer");
     for piece in data.chunks(999) {
         writer.write(piece.to_vec().into()).await.expect("write");
     }
@@ -14,7 +14,7 @@ async fn part(store: &Store, id: &str, number: u16, data: &[u8], tag: &str) {
 async fn begin(store: &Store) -> String {
     let mut attributes = Attributes::default();
     attributes.user.insert("who".into(), "me".into());
-    store.create_upload(BUCKET, "k", attributes).await.expect("upload").upload_id
+    store.at(BUCKET, "k").create_upload(attributes, Condition::None).await.expect("upload").upload_id
 }
 
 fn choices(of: &[(u16, &str)]) -> Vec<PartChoice> {
@@ -22,7 +22,7 @@ fn choices(of: &[(u16, &str)]) -> Vec<PartChoice> {
 }
 
 async fn complete(store: &Store, id: &str, of: &[(u16, &str)]) -> Result<Written, StoreError> {
-    store.complete_upload(BUCKET, "k", id, choices(of), etag("whole-2"), Condition::None, None).await
+    store.at(BUCKET, "k").upload(id).complete(choices(of), etag("whole-2"), Condition::None, None).await
 }
 
 on_disks! {
@@ -36,7 +36,7 @@ on_disks! {
         part(&store, &id, 3, &two, "b").await;
         part(&store, &id, 9, b"not chosen", "d").await;
         assert!(matches!(get(&store, "k").await, Err(StoreError::NoSuchKey)));
-        let (listed, more) = store.parts(BUCKET, "k", &id, 1, 2).expect("parts");
+        let (listed, more) = store.at(BUCKET, "k").upload(&id).parts(1, 2).expect("parts");
         assert_eq!(listed.iter().map(|p| (p.number, p.size)).collect::<Vec<_>>(), [(3, 1_500), (7, 7)]);
         assert!(more);
 
@@ -49,7 +49,7 @@ on_disks! {
         let done = complete(&store, &id, &chosen).await.expect("complete");
         assert_eq!(complete(&store, &id, &chosen).await.expect("again"), done);
         // A completion with other parts lost against that one.
-        let other = store.complete_upload(BUCKET, "k", &id, choices(&chosen[..1]), etag("other-1"), Condition::None, None);
+        let other = store.at(BUCKET, "k").upload(&id).complete(choices(&chosen[..1]), etag("other-1"), Condition::None, None);
         assert!(matches!(other.await, Err(StoreError::NoSuchUpload)));
 
         let whole = [one.clone(), two.clone(), three].concat();
@@ -57,10 +57,10 @@ on_disks! {
         drop(store);
         pool.delete_index();
         let store = pool.open().await;
-        assert!(matches!(store.upload(BUCKET, "k", &id), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "k").upload(&id).info(), Err(StoreError::NoSuchUpload)));
         assert!(get(&store, "k").await.expect("there") == whole);
         assert!(read(&store, "k", 24_000..26_000).await.expect("there") == whole[24_000..26_000]);
-        let reader = store.reader(BUCKET, "k").await.expect("reader");
+        let reader = store.at(BUCKET, "k").reader().await.expect("reader");
         assert_eq!(reader.info().part_count, 3);
         assert_eq!(reader.info().attributes.etag, "whole-2");
         assert_eq!(reader.info().attributes.user["who"], "me");
@@ -75,7 +75,7 @@ on_disks! {
         let (pool, store) = Pool::start_on(disks, true).await;
         let absent = |store: &Store| {
             let store = store.clone();
-            async move { store.create_upload_if(BUCKET, "k", Attributes::default(), Condition::Absent).await }
+            async move { store.at(BUCKET, "k").create_upload(Attributes::default(), Condition::Absent).await }
         };
         let upload = absent(&store).await.expect("nothing is there yet");
         assert_eq!(upload.condition, Condition::Absent);
@@ -83,7 +83,7 @@ on_disks! {
         let put = |data: &'static [u8], tag: &'static str| {
             let store = store.clone();
             async move {
-                let mut writer = store.writer(BUCKET, "k", None).await.expect("writer");
+                let mut writer = store.at(BUCKET, "k").writer(None).await.expect("writer");
                 writer.write(data.into()).await.expect("write");
                 writer.commit(etag(tag), Condition::None, None).await.expect("put");
             }
@@ -92,7 +92,7 @@ on_disks! {
         assert!(matches!(absent(&store).await, Err(StoreError::ConditionFailed)));
         assert!(matches!(complete(&store, &upload.upload_id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
         let matching = Condition::Matches("one".into());
-        let replace = store.create_upload_if(BUCKET, "k", Attributes::default(), matching).await.expect("it is");
+        let replace = store.at(BUCKET, "k").create_upload(Attributes::default(), matching).await.expect("it is");
         part(&store, &replace.upload_id, 1, b"replaced", "a").await;
         put(b"other", "two").await;
 
@@ -101,12 +101,12 @@ on_disks! {
         drop(store);
         pool.delete_index();
         let store = pool.open().await;
-        assert_eq!(store.upload(BUCKET, "k", &upload.upload_id).expect("still open").condition, Condition::Absent);
+        assert_eq!(store.at(BUCKET, "k").upload(&upload.upload_id).info().expect("still open").condition, Condition::Absent);
         for id in [&upload.upload_id, &replace.upload_id] {
             assert!(matches!(complete(&store, id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
         }
         assert!(get(&store, "k").await.expect("there") == b"other");
-        store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
+        store.at(BUCKET, "k").delete(Condition::None, None).await.expect("delete");
         assert!(matches!(complete(&store, &replace.upload_id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
         complete(&store, &upload.upload_id, &[(1, "a")]).await.expect("nothing is there any more");
         assert!(get(&store, "k").await.expect("there") == b"late");
@@ -121,16 +121,16 @@ on_disks! {
         let id = begin(&store).await;
         part(&store, &id, 1, &bytes_of(1, 40_000), "a").await;
         assert!(live() > before + 40_000);
-        let mut late = store.part_writer(BUCKET, "k", &id, 2, None).await.expect("writer");
+        let mut late = store.at(BUCKET, "k").upload(&id).writer(2, None).await.expect("writer");
         late.write(vec![1; 5000].into()).await.expect("write");
-        store.abort_upload(BUCKET, "k", &id).await.expect("abort");
+        store.at(BUCKET, "k").upload(&id).abort().await.expect("abort");
         assert_eq!(live(), before);
         let late = late.commit(etag("b"), Condition::None, None).await;
         assert!(matches!(late, Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.abort_upload(BUCKET, "k", &id).await, Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "k").upload(&id).abort().await, Err(StoreError::NoSuchUpload)));
         assert!(matches!(complete(&store, &id, &[(1, "a")]).await, Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.parts(BUCKET, "k", &id, 0, 9), Err(StoreError::NoSuchUpload)));
-        assert!(matches!(store.upload(BUCKET, "k", "nonsense"), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "k").upload(&id).parts(0, 9), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.at(BUCKET, "k").upload("nonsense").info(), Err(StoreError::NoSuchUpload)));
     }
 }
 
@@ -143,7 +143,7 @@ on_disks! {
             let (one, two, abort) = futures::future::join3(
                 complete(&store, &id, &[(1, "a")]),
                 complete(&store, &id, &[(1, "a")]),
-                store.abort_upload(BUCKET, "k", &id),
+                store.at(BUCKET, "k").upload(&id).abort(),
             )
             .await;
             match (one, two, abort) {
@@ -154,7 +154,7 @@ on_disks! {
                 (Err(StoreError::NoSuchUpload), Err(StoreError::NoSuchUpload), Ok(())) => {}
                 other => panic!("{other:?}"),
             }
-            store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
+            store.at(BUCKET, "k").delete(Condition::None, None).await.expect("delete");
         }
     }
 }
@@ -172,11 +172,11 @@ on_disks! {
             all.extend(data);
             chosen.push(PartChoice { number, etag: tag });
         }
-        store.complete_upload(BUCKET, "k", &id, chosen, etag("e"), Condition::None, None).await.expect("complete");
-        store.set_tags(BUCKET, "k", [("a".to_owned(), "b".to_owned())].into()).await.expect("tags");
+        store.at(BUCKET, "k").upload(&id).complete(chosen, etag("e"), Condition::None, None).await.expect("complete");
+        store.at(BUCKET, "k").set_tags([("a".to_owned(), "b".to_owned())].into()).await.expect("tags");
         store.close().await.expect("close");
         let store = pool.open().await;
         assert!(get(&store, "k").await.expect("there") == all);
-        assert_eq!(store.reader(BUCKET, "k").await.expect("reader").parts().len(), 400);
+        assert_eq!(store.at(BUCKET, "k").reader().await.expect("reader").parts().len(), 400);
     }
 }

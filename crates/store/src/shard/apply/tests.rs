@@ -75,7 +75,7 @@ async fn copy(store: &Store, head: &Bytes, from: Location) -> ChunkMove {
 }
 
 async fn get(store: &Store, key: &str) -> Vec<u8> {
-    let reader = store.reader("b", key).await.expect("reader");
+    let reader = store.at("b", key).reader().await.expect("reader");
     let pieces: Vec<_> = reader.stream(0..u64::MAX).collect().await;
     pieces.into_iter().flat_map(|p| p.expect("piece")).collect()
 }
@@ -84,7 +84,7 @@ async fn get(store: &Store, key: &str) -> Vec<u8> {
 async fn moved_chunks_of_an_object_are_followed() {
     let (store, applier, bucket) = start().await;
     let data: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
-    let mut writer = store.writer("b", "k", None).await.expect("writer");
+    let mut writer = store.at("b", "k").writer(None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
     let written = writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
     let key = keys::object(bucket, b"k");
@@ -102,7 +102,7 @@ async fn moved_chunks_of_an_object_are_followed() {
     assert!(!applier.chunk_is_live(lead(&store).log(), &head, &before[1]).await);
     assert!(applier.chunk_is_live(lead(&store).log(), &head, &moved.to).await);
     assert_eq!(applier.record_is_live(&record, found.version, &found.location, 1), Some(false), "rewritten elsewhere");
-    assert_eq!(store.object("b", "k").expect("there").version, written.version);
+    assert_eq!(store.at("b", "k").info().expect("there").version, written.version);
     assert!(get(&store, "k").await == data);
 
     // A copy of the old record must not restore the old manifest.
@@ -121,7 +121,7 @@ async fn moved_chunks_of_an_object_are_followed() {
 async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     let (store, applier, bucket) = start().await;
     let data: Vec<u8> = (0..20_000u32).map(|i| (i / 3) as u8).collect();
-    let mut writer = store.writer("b", "k", None).await.expect("writer");
+    let mut writer = store.at("b", "k").writer(None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
     let id = lead(&store).applied.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"k" }.encode().into();
@@ -134,7 +134,7 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     assert!(!applier.chunk_is_live(lead(&store).log(), &head, &first).await);
     assert!(get(&store, "k").await == data);
 
-    let mut dropped = store.writer("b", "other", None).await.expect("writer");
+    let mut dropped = store.at("b", "other").writer(None).await.expect("writer");
     dropped.write(data.into()).await.expect("write");
     let id = lead(&store).applied.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"other" }.encode().into();
@@ -148,9 +148,9 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
 async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
     let (store, applier, bucket) = start().await;
     let data: Vec<u8> = (0..20_000u32).map(|i| (i / 5) as u8).collect();
-    let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+    let id = store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
     let upload = crate::record::object::id_from_text(&id).expect("ours");
-    let mut writer = store.part_writer("b", "k", &id, 1, None).await.expect("writer");
+    let mut writer = store.at("b", "k").upload(&id).writer(1, None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
     writer.commit(Attributes::default(), Condition::None, None).await.expect("part");
     let head: Bytes = Head::PartChunk { bucket, writer: [9; 16], upload, number: 1, key: b"k" }.encode().into();
@@ -159,33 +159,43 @@ async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
     let first = copy(&store, &head, before[0]).await;
     applier.repoint(lead(&store).log(), [(head.clone(), vec![first])].into()).await.expect("repoint");
     let chosen = vec![PartChoice { number: 1, etag: String::new() }];
-    store.complete_upload("b", "k", &id, chosen, Attributes::default(), Condition::None, None).await.expect("complete");
+    store
+        .at("b", "k")
+        .upload(&id)
+        .complete(chosen, Attributes::default(), Condition::None, None)
+        .await
+        .expect("complete");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], first.to);
     let second = copy(&store, &head, before[1]).await;
     applier.repoint(lead(&store).log(), [(head.clone(), vec![second])].into()).await.expect("repoint");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await, [first.to, second.to, before[2]]);
     assert!(get(&store, "k").await == data);
-    store.delete("b", "k", Condition::None, None).await.expect("delete");
+    store.at("b", "k").delete(Condition::None, None).await.expect("delete");
     assert!(!applier.chunk_is_live(lead(&store).log(), &head, &second.to).await);
     applier.repoint(lead(&store).log(), [(head, vec![second])].into()).await.expect("no record refers to it");
-    assert!(store.object("b", "k").is_err());
+    assert!(store.at("b", "k").info().is_err());
 }
 
 #[tokio::test]
 async fn chunks_of_many_parts_of_one_object_and_of_others_are_followed_together() {
     let (store, applier, bucket) = start().await;
     let data: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
-    let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+    let id = store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
     let upload = crate::record::object::id_from_text(&id).expect("ours");
     let mut moves = BTreeMap::new();
     for number in [1, 2] {
-        let mut writer = store.part_writer("b", "k", &id, number, None).await.expect("writer");
+        let mut writer = store.at("b", "k").upload(&id).writer(number, None).await.expect("writer");
         writer.write(data.clone().into()).await.expect("write");
         writer.commit(Attributes::default(), Condition::None, None).await.expect("part");
     }
     let chosen = [1, 2].map(|number| PartChoice { number, etag: String::new() }).to_vec();
-    store.complete_upload("b", "k", &id, chosen, Attributes::default(), Condition::None, None).await.expect("complete");
-    let mut writer = store.writer("b", "other", None).await.expect("writer");
+    store
+        .at("b", "k")
+        .upload(&id)
+        .complete(chosen, Attributes::default(), Condition::None, None)
+        .await
+        .expect("complete");
+    let mut writer = store.at("b", "other").writer(None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
     writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
     let mut expected = BTreeMap::new();
@@ -234,7 +244,7 @@ async fn deletes_live_while_something_older_may_exist() {
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     assert_eq!(applier.record_is_live(&delete, 50, &at, 40), Some(true));
     assert_eq!(applier.record_is_live(&delete, 50, &at, 51), Some(false));
-    let writer = store.writer("b", "k", Some(1)).await.expect("writer");
+    let writer = store.at("b", "k").writer(Some(1)).await.expect("writer");
     let version = writer.commit(Attributes::default(), Condition::None, None).await.expect("commit").version;
     assert_eq!(
         applier.record_is_live(&delete, version - 1, &at, 1),
@@ -243,11 +253,11 @@ async fn deletes_live_while_something_older_may_exist() {
     );
 
     // A moved record of a deleted key stays absent.
-    store.delete("b", "k", Condition::None, None).await.expect("delete");
+    store.at("b", "k").delete(Condition::None, None).await.expect("delete");
     let payload = upload_payload();
     let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
     apply(&store, &[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
-    assert!(store.object("b", "k").is_err());
+    assert!(store.at("b", "k").info().is_err());
 }
 
 #[test]

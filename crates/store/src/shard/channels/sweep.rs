@@ -160,7 +160,7 @@ mod tests {
     use crate::clock::testing::Clocks;
     use crate::shard::Shard;
     use crate::shard::uploads::{expire_uploads, upload_expiry_ms};
-    use crate::{Attributes, BucketSettings, HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
+    use crate::{Attributes, BucketSettings, Condition, HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
 
     fn sweep(shard: &Shard) -> Sweep {
         Sweep { applied: shard.applied.clone(), log: shard.log().clone() }
@@ -242,7 +242,8 @@ mod tests {
         let open = || Store::open(disk.clone(), index.clone(), clocks.env(), StoreOptions::default());
         let mut store = open().await.expect("opens").0;
         store.create_bucket("b", BucketSettings::default()).await.expect("made");
-        let upload = store.create_upload("b", "k", Attributes::default()).await.expect("begun").upload_id;
+        let upload =
+            store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("begun").upload_id;
         let channel = store.channel("c").expect("a channel");
         for _ in 0..5 {
             let new = NewPublication {
@@ -264,7 +265,7 @@ mod tests {
             expire_uploads(&shard.writes, upload_expiry_ms(&shard.applied, age)).await.expect("looked for");
             let query = HistoryQuery { since: None, limit: 100, reverse: false };
             let history = store.channel("c").expect("a channel").history(query).await.expect("read");
-            (history.publications.len(), store.upload("b", "k", &upload).is_ok())
+            (history.publications.len(), store.at("b", "k").upload(&upload).info().is_ok())
         };
         assert_eq!(left(&store).await, (5, true));
         // A step of ten years while it runs; a restart makes no difference.

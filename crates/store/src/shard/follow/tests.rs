@@ -39,14 +39,14 @@ async fn start() -> (Store, Shard) {
 const LARGE: usize = 600 * 4096;
 
 async fn put(store: &Store, key: &str, data: Vec<u8>) {
-    let mut writer = store.writer("b", key, None).await.expect("writer");
+    let mut writer = store.at("b", key).writer(None).await.expect("writer");
     writer.write(data.into()).await.expect("write");
     writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
 }
 
 async fn get(store: &Store, key: &str) -> Result<Vec<u8>, StoreError> {
     let mut all = Vec::new();
-    let mut pieces = std::pin::pin!(store.reader("b", key).await?.stream(0..u64::MAX));
+    let mut pieces = std::pin::pin!(store.at("b", key).reader().await?.stream(0..u64::MAX));
     while let Some(piece) = pieces.next().await {
         all.extend_from_slice(&piece?);
     }
@@ -107,7 +107,7 @@ async fn every_reader_of_a_lost_object_gets_damage() {
         let before = store.status().log.read_damage;
         point(&shard, &keys::object(bucket, name.as_bytes()), nowhere);
         assert!(is_damage(ends(get(&store, name)).await), "{name}");
-        assert!(is_damage(ends(store.set_tags("b", name, [("a".into(), "b".into())].into())).await), "{name}");
+        assert!(is_damage(ends(store.at("b", name).set_tags([("a".into(), "b".into())].into())).await), "{name}");
         assert!(store.status().log.read_damage > before, "{name}");
     }
     // When liveness is unknown, the record is kept, and nothing it needs is moved.
@@ -125,8 +125,9 @@ async fn every_reader_of_a_lost_object_gets_damage() {
 #[tokio::test]
 async fn a_part_that_is_lost_is_damage_to_its_upload() {
     let (store, shard) = start().await;
-    let upload = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
-    let mut writer = store.part_writer("b", "k", &upload, 1, None).await.expect("writer");
+    let upload =
+        store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
+    let mut writer = store.at("b", "k").upload(&upload).writer(1, None).await.expect("writer");
     writer.write(vec![3; LARGE].into()).await.expect("write");
     let attributes = Attributes { etag: "e".into(), ..Attributes::default() };
     writer.commit(attributes.clone(), Condition::None, None).await.expect("commit");
@@ -134,7 +135,7 @@ async fn a_part_that_is_lost_is_damage_to_its_upload() {
     point(&shard, &keys::part(&id, 1), nowhere);
     let choices = vec![PartChoice { number: 1, etag: "e".into() }];
     assert!(is_damage(
-        ends(store.complete_upload("b", "k", &upload, choices, attributes, Condition::None, None)).await
+        ends(store.at("b", "k").upload(&upload).complete(choices, attributes, Condition::None, None)).await
     ));
 }
 

@@ -91,7 +91,7 @@ impl Copier {
         let index_key = keys::object(bucket, key);
         let text = text(key)?;
         loop {
-            let reader = match self.from.reader_of(&index_key, text).await {
+            let reader = match ObjectReader::open(&self.from.reads, &index_key, text).await {
                 Ok(reader) => reader,
                 Err(StoreError::NoSuchKey) => return self.remove(&index_key, entity).await,
                 Err(StoreError::Hangs) => {
@@ -122,7 +122,8 @@ impl Copier {
         size: u64,
     ) -> Result<Option<ShardWriter>, StoreError> {
         let Some(bucket) = self.to.applied.registry.read().by_id.get(&bucket).cloned() else { return Ok(None) };
-        patiently(&self.options, &self.env, || self.to.begin(bucket.clone(), key, target, Some(size))).await.map(Some)
+        let begin = || ShardWriter::begin(&self.to, bucket.clone(), key, target, Some(size));
+        patiently(&self.options, &self.env, begin).await.map(Some)
     }
 
     /// Copies all bytes and the stored metadata.
@@ -167,7 +168,7 @@ impl Copier {
     async fn part(&self, bucket: BucketId, key: &Bytes, upload: &Id, number: u16) -> Result<u64, CopyError> {
         let text = text(key)?;
         loop {
-            let reader = match self.from.reader_of(&keys::part(upload, number), text).await {
+            let reader = match ObjectReader::open(&self.from.reads, &keys::part(upload, number), text).await {
                 Ok(reader) => reader,
                 // Its upload ended, which is a change of its own.
                 Err(StoreError::NoSuchKey) => return Ok(0),

@@ -196,11 +196,22 @@ pub async fn put_if(
     tag: &str,
     condition: Condition,
 ) -> Result<Written, StoreError> {
-    let mut writer = store.writer(BUCKET, key, None).await?;
+    let mut writer = store.at(BUCKET, key).writer(None).await?;
     for piece in data.chunks(1777) {
         writer.write(Bytes::copy_from_slice(piece)).await?;
     }
     writer.commit(etag(tag), condition, None).await
+}
+
+/// Copies an object with its attributes.
+pub async fn copy(store: &Store, from: &str, to: &str) -> Result<Written, StoreError> {
+    let reader = store.at(BUCKET, from).reader().await?;
+    let attributes = reader.info().attributes.clone();
+    let home = store.at(BUCKET, to);
+    match from == to {
+        true => home.copy_onto_itself(attributes, Condition::None, None).await,
+        false => home.copy_from(reader, attributes, Condition::None, None).await,
+    }
 }
 
 pub async fn put(store: &Store, key: &str, data: &[u8]) -> Written {
@@ -208,7 +219,7 @@ pub async fn put(store: &Store, key: &str, data: &[u8]) -> Written {
 }
 
 pub async fn read(store: &Store, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-    let reader = store.reader(BUCKET, key).await?;
+    let reader = store.at(BUCKET, key).reader().await?;
     let mut out = Vec::new();
     let mut pieces = std::pin::pin!(reader.stream(range));
     while let Some(piece) = pieces.next().await {
