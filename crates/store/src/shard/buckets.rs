@@ -12,7 +12,7 @@ use crate::record::keys::{self, BucketId};
 use crate::record::{BucketMeta, Head};
 use crate::shard::Shard;
 use crate::shard::list::Scan;
-use crate::shard::writer::batch_bytes;
+use crate::shard::submit::batch_bytes;
 use crate::{BucketInfo, BucketSettings, StoreError};
 
 /// A bucket in memory.

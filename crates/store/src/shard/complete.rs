@@ -19,8 +19,8 @@ use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::PendingState;
 use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission, object_accesses, precondition_of};
+use crate::shard::submit::{batch_bytes, check_head};
 use crate::shard::uploads::part_info;
-use crate::shard::writer::{batch_bytes, check_head};
 use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
 
 /// The completion of an upload, or of a fill.
@@ -228,7 +228,7 @@ impl<'a> Completion<'a> {
 /// Refuses a part whose `bytes` in the object's chunk list would exceed the limit: the upload
 /// could never be completed. It is an estimate: it assumes that all parts are chosen, and that
 /// entries keep their bytes.
-pub(super) fn check_place(
+pub(crate) fn check_place(
     applied: &AppliedState,
     log: &Log,
     upload: &Id,

@@ -3,6 +3,7 @@
 
 pub(crate) mod applied;
 pub(crate) mod apply;
+pub(crate) mod body;
 pub(crate) mod buckets;
 pub(crate) mod channels;
 pub(crate) mod checkpoint;
@@ -33,7 +34,6 @@ pub(crate) mod spare;
 pub(crate) mod submit;
 pub(crate) mod uploads;
 mod wanted;
-pub(crate) mod writer;
 pub(crate) mod writes;
 
 use std::sync::Arc;
@@ -264,10 +264,10 @@ impl Shard {
     /// hangs: after an error the layout is absent, or the log accepts no more writes.
     pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
         let head = Head::PoolLayout { payload: &layout.encode() }.encode();
-        writer::check_head(&head)?;
+        submit::check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         // The layout may be what frees space.
-        let room = self.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
+        let room = self.writes.reserve(submit::batch_bytes(&batch), Priority::Delete).await?;
         self.writes.append(room, batch, Durability::Sync)?.await?;
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::shard::applied::AppliedState;
 use crate::shard::hang::HangWatch;
 use crate::shard::reads::Reads;
 use crate::shard::rebuild::Rebuild;
-use crate::shard::writer::check_head;
+use crate::shard::submit::check_head;
 use crate::{IndexKind, StoreError, StoreOptions};
 
 /// Memory for an index that is built only to be read, in bytes.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use steadfast_log::{Batch, Durability, Lsn, Reservation, Ticket};
+use steadfast_log::{Batch, Durability, Lsn, Record, Reservation, Ticket};
 
 use super::applied::AppliedState;
 use crate::record::Value;
@@ -12,6 +12,9 @@ use crate::shard::events::{Draft, Placed};
 use crate::shard::pending::{Bin, Entry, PendingState, bin_of};
 use crate::shard::writes::Writes;
 use crate::{Condition, FillCondition, StoreError};
+
+/// The log accepts heads up to 64 KiB and uses some of that itself.
+pub(crate) const HEAD_BYTES_MAX: usize = 60 << 10;
 
 /// How often a refusal that rests on a pending record waits for it and is decided again.
 const WAITS_MAX: u32 = 3;
@@ -183,6 +186,22 @@ impl<'a> Submission<'a> {
         }
         Ok(ticket)
     }
+}
+
+/// Bytes of a batch, for its reservation.
+pub(crate) fn batch_bytes(batch: &[Record]) -> u64 {
+    batch.iter().map(|r| (128 + r.head.len() + r.body_len()) as u64).sum()
+}
+
+/// Refuses heads that the log would refuse.
+pub(crate) fn check_head(head: &[u8]) -> Result<(), StoreError> {
+    if head.len() > HEAD_BYTES_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "key and metadata take {} bytes; the limit is {HEAD_BYTES_MAX}",
+            head.len()
+        )));
+    }
+    Ok(())
 }
 
 /// The expectation on a key that a condition states.

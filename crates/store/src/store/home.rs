@@ -15,12 +15,13 @@ use super::upload::Upload;
 use super::writer::ObjectWriter;
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, keys, object::id_to_text};
+use crate::shard::body::WriteTarget;
 use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::pending::PendingState;
 use crate::shard::submit::{KeyAccess, Precondition, Submission, precondition_of};
+use crate::shard::submit::{batch_bytes, check_head};
 use crate::shard::uploads::durability_of;
-use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head};
 use crate::{Attributes, Condition, EventKind, ObjectInfo, ObjectReader, StoreError, UploadInfo, Written};
 
 /// A key of a bucket, whether or not it has an object. Each operation looks up the key's home anew,
@@ -94,10 +95,8 @@ impl<'a> Home<'a> {
     /// long; [`StoreError::Unavailable`]; those of the log.
     pub async fn writer(self, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         let disk = self.disk()?;
-        let begun = ShardWriter::begin(&disk, disk.find(self.bucket)?, self.key, WriteTarget::Object, size).await;
-        let mut writer = disk.with_disk_name(begun)?;
-        writer.event_kind = Some(EventKind::Put);
-        Ok(ObjectWriter::new(self.store.clone(), writer))
+        let bucket = disk.find(self.bucket)?;
+        ObjectWriter::begin(self.store, &disk, bucket, self.key, WriteTarget::Object, size).await
     }
 
     /// Deletes the object; succeeds when none exists, unless the condition requires one.

@@ -7,10 +7,10 @@ use crate::record::Value;
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::{ObjectMeta, id_from_text};
 use crate::record::upload::UploadOwner;
+use crate::shard::body::WriteTarget;
 use crate::shard::complete::Completion;
 use crate::shard::submit::{fill_preconditions, precondition_of};
 use crate::shard::uploads::{abort, durability_of, part_info, upload_info};
-use crate::shard::writer::{ShardWriter, WriteTarget};
 use crate::{
     Attributes, Condition, FillCondition, ObjectReader, PartChoice, PartInfo, StoreError, StoredObject, UploadInfo,
     Written,
@@ -64,8 +64,7 @@ impl Upload<'_> {
         let bucket = disk.find(self.home.bucket)?;
         let (upload, _) = self.find(&disk, bucket.id)?;
         let target = WriteTarget::Part { upload, number };
-        let begun = ShardWriter::begin(&disk, bucket, self.home.key, target, size).await;
-        Ok(ObjectWriter::new(self.home.store.clone(), disk.with_disk_name(begun)?))
+        ObjectWriter::begin(self.home.store, &disk, bucket, self.home.key, target, size).await
     }
 
     /// The parts with numbers above `after`, at most `limit`, and whether there are more.

@@ -13,7 +13,7 @@ use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Head, Value};
 use crate::shard::applied::AppliedState;
 use crate::shard::follow::Follow;
-use crate::shard::writer::batch_bytes;
+use crate::shard::submit::batch_bytes;
 use steadfast_log::Log;
 
 fn into_log_error(e: StoreError) -> LogError {

@@ -16,7 +16,7 @@ use crate::channels::{History, HistoryQuery, NewPublication, Position, Publicati
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::follow::{self, Follow};
-use crate::shard::writer::{batch_bytes, check_head};
+use crate::shard::submit::{batch_bytes, check_head};
 use crate::shard::writes::busy;
 use crate::{StoreError, StoreSabotage};
 

@@ -13,9 +13,10 @@ use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::First;
 use crate::record::{Head, Value};
 use crate::shard::Shard;
+use crate::shard::body::WriteTarget;
 use crate::shard::dirty::Entity;
 use crate::shard::reader::ObjectReader;
-use crate::shard::writer::{ShardWriter, WriteTarget};
+use crate::store::writer::ObjectWriter;
 use crate::{Condition, StoreError, StoreOptions};
 
 /// Minimum cost of an entity, for the pace: its record, in bytes.
@@ -120,14 +121,14 @@ impl Copier {
         key: &str,
         target: WriteTarget,
         size: u64,
-    ) -> Result<Option<ShardWriter>, StoreError> {
+    ) -> Result<Option<ObjectWriter>, StoreError> {
         let Some(bucket) = self.to.applied.registry.read().by_id.get(&bucket).cloned() else { return Ok(None) };
-        let begin = || ShardWriter::begin(&self.to, bucket.clone(), key, target, Some(size));
+        let begin = || ObjectWriter::begin_on(&self.to, bucket.clone(), key, target, size);
         patiently(&self.options, &self.env, begin).await.map(Some)
     }
 
     /// Copies all bytes and the stored metadata.
-    async fn pour(&self, reader: ObjectReader, mut writer: ShardWriter) -> Result<u64, CopyError> {
+    async fn pour(&self, reader: ObjectReader, mut writer: ObjectWriter) -> Result<u64, CopyError> {
         let (stored, size) = (reader.stored(), reader.info().size);
         self.spend(RECORD_BYTES).await;
         let mut pieces = pin!(reader.stream(0..size));

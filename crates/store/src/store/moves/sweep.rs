@@ -12,7 +12,7 @@ use crate::shard::Shard;
 use crate::shard::dirty::Entity;
 use crate::shard::pending::PendingState;
 use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission};
-use crate::shard::{scan, writer};
+use crate::shard::{scan, submit};
 use crate::store::Store;
 use crate::{StoreError, StoreOptions};
 
@@ -64,7 +64,7 @@ async fn forget_batch(shard: &Shard, entities: &[Entity]) -> Result<(), StoreErr
     if batch.is_empty() {
         return Ok(());
     }
-    let room = shard.writes.reserve(writer::batch_bytes(&batch), Priority::Delete).await?;
+    let room = shard.writes.reserve(submit::batch_bytes(&batch), Priority::Delete).await?;
     match Submission::new(&accesses, room, batch, Durability::Async).submit(&shard.writes).await {
         Ok(ticket) => shard.writes.committed(ticket).await.map(drop),
         Err(Refusal::Error(e)) => Err(e),
