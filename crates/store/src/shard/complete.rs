@@ -18,8 +18,9 @@ use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::PendingState;
-use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission, object_accesses, precondition_of};
-use crate::shard::submit::{batch_bytes, check_head};
+use crate::shard::submit::{
+    KeyAccess, Precondition, Refusal, Submission, batch_bytes, check_head, object_accesses, precondition_of,
+};
 use crate::shard::uploads::part_info;
 use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
 

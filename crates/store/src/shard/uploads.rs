@@ -14,8 +14,7 @@ use crate::shard::applied::AppliedState;
 use crate::shard::buckets::Bucket;
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::PendingState;
-use crate::shard::submit::batch_bytes;
-use crate::shard::submit::{KeyAccess, Precondition, Submission};
+use crate::shard::submit::{KeyAccess, Precondition, Submission, batch_bytes};
 use crate::shard::writes::Writes;
 use crate::{PartInfo, StoreError, UploadInfo};
 

@@ -8,8 +8,7 @@ use super::topology::HomeDisk;
 use crate::record::{Head, keys};
 use crate::shard::events::{Draft, ObjectChange, event_bytes_max};
 use crate::shard::pending::PendingState;
-use crate::shard::submit::{KeyAccess, Precondition, Submission};
-use crate::shard::submit::{batch_bytes, check_head};
+use crate::shard::submit::{KeyAccess, Precondition, Submission, batch_bytes, check_head};
 use crate::{EventKind, StoreError};
 
 /// Bytes of a deletion's record without its key, at most.

@@ -13,14 +13,14 @@ use super::rewrite::Rewrite;
 use super::topology::{Entered, HomeDisk};
 use super::upload::Upload;
 use super::writer::ObjectWriter;
+use crate::record::object::id_to_text;
 use crate::record::upload::{UploadMeta, UploadOwner};
-use crate::record::{Head, keys, object::id_to_text};
+use crate::record::{Head, keys};
 use crate::shard::body::WriteTarget;
 use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::pending::PendingState;
-use crate::shard::submit::{KeyAccess, Precondition, Submission, precondition_of};
-use crate::shard::submit::{batch_bytes, check_head};
+use crate::shard::submit::{KeyAccess, Precondition, Submission, batch_bytes, check_head, precondition_of};
 use crate::shard::uploads::durability_of;
 use crate::{Attributes, Condition, EventKind, ObjectInfo, ObjectReader, StoreError, UploadInfo, Written};
 
@@ -276,13 +276,13 @@ impl<'a> Home<'a> {
         Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes, condition })
     }
 
-    /// A multipart upload of the key, as 32 hexadecimal digits. Its methods find out whether it
-    /// exists.
+    /// The multipart upload of the key with this identity, 32 hexadecimal digits. The methods of
+    /// the result find out whether it exists.
     pub fn upload(self, id: &'a str) -> Upload<'a> {
         Upload { home: self, id, owner: UploadOwner::Client }
     }
 
-    /// A fill of the key; see [`Home::create_fill`].
+    /// The fill of the key with this identity; see [`Home::create_fill`].
     pub fn fill(self, id: &'a str) -> Upload<'a> {
         Upload { home: self, id, owner: UploadOwner::Server }
     }

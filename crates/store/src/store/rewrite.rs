@@ -16,8 +16,7 @@ use crate::shard::buckets::Bucket;
 use crate::shard::events::{Draft, ObjectChange, event_bytes_max};
 use crate::shard::follow::{self, Follow};
 use crate::shard::pending::PendingState;
-use crate::shard::submit::check_head;
-use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission};
+use crate::shard::submit::{KeyAccess, Precondition, Refusal, Submission, check_head};
 use crate::{Condition, EventKind, StoreError, Written};
 
 /// A commit of an object's record with other metadata.

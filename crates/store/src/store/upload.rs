@@ -1,5 +1,7 @@
 //! An unfinished multipart upload of a key: its parts, its completion and its end.
 
+use steadfast_log::Durability;
+
 use super::home::Home;
 use super::topology::HomeDisk;
 use super::writer::ObjectWriter;
@@ -15,7 +17,6 @@ use crate::{
     Attributes, Condition, FillCondition, ObjectReader, PartChoice, PartInfo, StoreError, StoredObject, UploadInfo,
     Written,
 };
-use steadfast_log::Durability;
 
 /// A multipart upload of a client, or a fill of the server. Each method finds out whether it
 /// exists.

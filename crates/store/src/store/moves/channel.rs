@@ -12,9 +12,7 @@ use crate::shard::applied::AppliedState;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::dirty::Entity;
 use crate::shard::follow::{self, Follow};
-use crate::shard::submit::{Refusal, Submission};
-
-use crate::shard::submit::batch_bytes;
+use crate::shard::submit::{Refusal, Submission, batch_bytes};
 
 /// Maximum number of publications that are read and appended at a time.
 const PAGE: usize = 256;
