@@ -40,7 +40,7 @@ pub fn run(args: &FillArgs) -> Result<serde_json::Value, Box<dyn std::error::Err
         }
         let index = IndexKind::Lsm(args.dir.join("index"));
         let (store, _) = Store::open(disk, index, env.clone(), StoreOptions::default()).await?;
-        store.create_bucket("bench", BucketSettings::default()).await?;
+        store.buckets().create("bench", BucketSettings::default()).await?;
         let body = Bytes::from(vec![42u8; args.size]);
         let mut tasks = tokio::task::JoinSet::new();
         let clients = 256;

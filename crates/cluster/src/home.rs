@@ -128,14 +128,14 @@ impl Home {
     /// Sets the receiver of the publications that the store delivers.
     pub(crate) fn set_sink(&self, sink: &Arc<dyn ChannelSink>) {
         if let Some(store) = &self.disks {
-            store.set_channel_sink(sink);
+            store.channels().set_sink(sink);
         }
     }
 
     /// Sets how long the channels on the disks of this node keep their epoch and offset.
     pub(crate) fn set_retention(&self, retention: Duration) {
         if let Some(store) = &self.disks {
-            store.set_channel_retention(retention);
+            store.channels().set_retention(retention);
         }
     }
 

@@ -108,7 +108,7 @@ impl PoolHome {
     fn check_channels(&self, known: &Self, store: &Store, roster: Option<&Roster>) -> Result<(), String> {
         let Some(roster) = roster else { return Ok(()) };
         let moved = |channel: &str| roster.home(channel) != roster.own();
-        let count = store.count_channels(moved).map_err(|e| format!("the channels of the pool: {e}"))?;
+        let count = store.channels().count(moved).map_err(|e| format!("the channels of the pool: {e}"))?;
         if count == 0 {
             return Ok(());
         }

@@ -105,7 +105,7 @@ impl Edge {
         let last_use_bytes = bounds.last_use_bytes / buckets.len().max(1) as u64;
         for (options, origin) in buckets {
             let bucket = options.bucket.clone();
-            match store.create_bucket(&bucket, BucketSettings::default()).await {
+            match store.buckets().create(&bucket, BucketSettings::default()).await {
                 Ok(_) | Err(StoreError::BucketExists) => {}
                 Err(e) => return Err(format!("the edge bucket {bucket} cannot be created: {e}")),
             }

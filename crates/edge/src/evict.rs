@@ -83,7 +83,7 @@ async fn count(site: &Site) -> Result<(), StoreError> {
     let (store, bucket) = (&site.store, &site.options.bucket);
     let mut after = Some((String::new(), String::new()));
     while let Some((key, upload)) = after {
-        let page = store.fills(bucket, (&key, &upload), COUNT_PAGE)?;
+        let page = store.contents(bucket).fills((&key, &upload), COUNT_PAGE)?;
         for fill in page.uploads {
             let segments = store.at(bucket, &fill.key).fill(&fill.upload_id).parts(0, usize::from(u16::MAX));
             let bytes = segments?.0.iter().map(|segment| segment.size).sum();
@@ -94,7 +94,7 @@ async fn count(site: &Site) -> Result<(), StoreError> {
     }
     let page = |after: &str| -> Result<(u64, Option<String>), StoreError> {
         let query = ListQuery { start_after: after.to_owned(), limit: COUNT_PAGE, ..ListQuery::default() };
-        let page = store.list(bucket, &query)?;
+        let page = store.contents(bucket).objects(&query)?;
         let mut bytes = 0;
         for entry in page.objects {
             match store.at(bucket, &entry.key).info() {
@@ -166,7 +166,7 @@ impl Eviction {
     /// The objects on the next page of the listing.
     fn page(&mut self) -> Result<Vec<Victim>, StoreError> {
         let query = ListQuery { start_after: self.cursor.clone(), limit: PAGE, ..ListQuery::default() };
-        let page = self.site.store.list(&self.site.options.bucket, &query)?;
+        let page = self.site.store.contents(&self.site.options.bucket).objects(&query)?;
         self.cursor = page.next.unwrap_or_default();
         Ok(page.objects.into_iter().map(|entry| Victim::Object(entry.key, entry.size)).collect())
     }

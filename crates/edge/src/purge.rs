@@ -52,7 +52,7 @@ impl Edge {
         let removed = AtomicU64::new(0);
         let mut query = ListQuery { prefix: prefix.to_owned(), limit: PAGE, ..ListQuery::default() };
         loop {
-            let page = store.list(bucket, &query)?;
+            let page = store.contents(bucket).objects(&query)?;
             stream::iter(page.objects)
                 .map(Ok::<_, EdgeError>)
                 .try_for_each_concurrent(AT_ONCE, async |object| {
@@ -67,7 +67,7 @@ impl Edge {
         entry.flush().await?;
         let mut after = Some((String::new(), String::new()));
         while let Some((key, upload)) = after {
-            let page = store.fills(bucket, (&key, &upload), PAGE)?;
+            let page = store.contents(bucket).fills((&key, &upload), PAGE)?;
             for fill in page.uploads.iter().filter(|fill| fill.key.starts_with(prefix)) {
                 entry.abort_left_over(&fill.key).await?;
             }

@@ -35,11 +35,11 @@ impl Edge {
     /// # Errors
     /// Those of the store.
     async fn sweep(&self, store: &Store, now_ms: u64) -> Result<(), StoreError> {
-        for bucket in store.buckets()? {
+        for bucket in store.buckets().all()? {
             let bucket = bucket.name;
             let mut after = Some((String::new(), String::new()));
             while let Some((key, upload)) = after {
-                let page = store.fills(&bucket, (&key, &upload), PAGE)?;
+                let page = store.contents(&bucket).fills((&key, &upload), PAGE)?;
                 for fill in page.uploads {
                     match self.entry_of(&bucket) {
                         Ok(entry) if is_over(&fill, now_ms) && !entry.site.has(Sabotage::NoSweep) => {

@@ -131,7 +131,7 @@ impl Access {
         let denied = || Err(s3_error!(AccessDenied, "Access Denied"));
         let bucket = cx.s3_path().get_bucket_name();
         let creates = served.is_some_and(|served| served.name == "CreateBucket");
-        if let Some(error @ StoreError::NoSuchBucket) = bucket.and_then(|bucket| self.store.bucket(bucket).err())
+        if let Some(error @ StoreError::NoSuchBucket) = bucket.and_then(|bucket| self.store.buckets().get(bucket).err())
             && !creates
         {
             return Err(store_error(error));

@@ -246,7 +246,7 @@ impl S3Door {
             error_response(cors::refused(request.headers()))
         } else if probes::is_probe(&request) {
             probes::answer()
-        } else if probes::is_administration(&request) && shared.store.bucket(probes::BUCKET).is_err() {
+        } else if probes::is_administration(&request) && shared.store.buckets().get(probes::BUCKET).is_err() {
             probes::refuse(request.uri().path())
         } else {
             // The future is large; boxed, it is not copied with the futures that hold it.

@@ -21,7 +21,7 @@ impl Handler {
             ));
         }
         if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE)
-            && let Some((bytes, oldest)) = self.store.snapshots_keep()
+            && let Some((bytes, oldest)) = self.store.snapshots().kept()
             && bytes > 0
         {
             let message = error.message().unwrap_or_default();

@@ -320,7 +320,7 @@ impl Client {
             ids.push(self.shared.model.lock().begin_delete(&key, Demand::None, lax));
         }
         let keys = names.iter().map(|name| name.to_string()).collect();
-        let answers = self.store.delete_many(&bucket, keys, durability).await;
+        let answers = self.store.contents(&bucket).delete(keys, durability).await;
         if answers.len() != ids.len() {
             return Err(format!("{} answers for {} deletes", answers.len(), ids.len()));
         }

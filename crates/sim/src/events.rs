@@ -24,10 +24,10 @@ pub(crate) async fn survey(shared: &Shared, store: &Store, seen: &BTreeMap<Key, 
     let Some(bucket) = bucket(shared) else { return Ok(()) };
     let mut rest = store.status().events.used as usize;
     while rest > 0 {
-        let events = store.next_events(rest).await;
+        let events = store.events().next(rest).await;
         rest -= events.len();
         record_all(shared, &events, &bucket)?;
-        store.events_done(&events);
+        store.events().done(&events);
     }
     shared.received.lock().check(seen, &bucket)
 }
@@ -46,14 +46,14 @@ fn record_all(shared: &Shared, events: &[Event], bucket: &str) -> Outcome {
 pub(crate) async fn listen(shared: Arc<Shared>, store: Store, env: Env, mut rng: Rng) -> Outcome {
     let Some(bucket) = bucket(&shared) else { return Ok(()) };
     loop {
-        let events = store.next_events(rng.range(1, 20) as usize).await;
+        let events = store.events().next(rng.range(1, 20) as usize).await;
         record_all(&shared, &events, &bucket)?;
         if rng.one_in(3) {
             env.sleep(Duration::from_micros(rng.below(20_000))).await;
         }
-        store.events_done(&events);
+        store.events().done(&events);
         if rng.one_in(4)
-            && let Err(error) = store.trim_events(Duration::ZERO).await
+            && let Err(error) = store.events().trim(Duration::ZERO).await
         {
             shared.write_may_fail(&error)?;
         }

@@ -36,7 +36,7 @@ impl Keeper {
         if !self.store.failed_disks().is_empty() {
             return Ok(());
         }
-        let there = self.store.snapshots();
+        let there = self.store.snapshots().all();
         {
             let mut kept = self.shared.snapshots.lock();
             if let Some(info) = there.iter().find(|info| !info.whole) {
@@ -90,10 +90,10 @@ impl Keeper {
         for name in self.names() {
             self.read(&name).await?;
         }
-        for name in self.store.snapshots().into_iter().map(|info| info.name) {
+        for name in self.store.snapshots().all().into_iter().map(|info| info.name) {
             self.delete(&name).await?;
         }
-        Ok(self.store.snapshots().is_empty())
+        Ok(self.store.snapshots().all().is_empty())
     }
 
     fn names(&self) -> Vec<String> {
@@ -123,7 +123,7 @@ impl Keeper {
         self.note("snapshot", &name);
         let kept = KeptSnapshot { name: name.clone(), start, frozen: None, state: SnapshotState::Unsure };
         self.shared.snapshots.lock().push(kept);
-        let made = self.store.create_snapshot(&name).await;
+        let made = self.store.snapshots().create(&name).await;
         let frozen = self.shared.model.lock().freeze(start);
         self.note("snapshot made", &name);
         let state = if made.is_ok() { SnapshotState::There } else { SnapshotState::Unsure };
@@ -149,7 +149,7 @@ impl Keeper {
     async fn delete(&self, name: &str) -> Outcome {
         self.note("snapshot delete", name);
         self.change(name, |kept| kept.state = SnapshotState::Unsure);
-        match self.store.delete_snapshot(name).await {
+        match self.store.snapshots().delete(name).await {
             Ok(()) => {
                 self.change(name, |kept| kept.state = SnapshotState::Deleted);
                 Ok(())
@@ -161,7 +161,7 @@ impl Keeper {
     /// Reads a snapshot and compares it with its allowed content.
     async fn read(&self, name: &str) -> Outcome {
         self.note("snapshot read", name);
-        let snapshot = match self.store.open_snapshot(name, None, 0, |_| ()).await {
+        let snapshot = match self.store.snapshots().open(name, None, 0, |_| ()).await {
             Ok(snapshot) => Arc::new(snapshot),
             Err(error) => return self.shared.read_may_fail(&error).map_err(|what| format!("snapshot {name}: {what}")),
         };

@@ -316,8 +316,8 @@ impl Machine {
     /// Checks that no bucket can be created or changed while a disk is missing.
     async fn buckets_stay(&self, store: &Store) -> Outcome {
         for (name, _) in &self.shared.buckets {
-            let tried = match store.bucket(name) {
-                Ok(info) => store.update_bucket(name, info.settings).await,
+            let tried = match store.buckets().get(name) {
+                Ok(info) => store.buckets().update(name, info.settings).await,
                 Err(_) => continue,
             };
             match tried {
@@ -330,7 +330,7 @@ impl Machine {
 
     async fn make_buckets(&self, store: &Store) -> Result<(), StoreError> {
         for (name, durability) in &self.shared.buckets {
-            if store.bucket(name).is_ok() {
+            if store.buckets().get(name).is_ok() {
                 // With a missing disk, the bucket's survival is not certain.
                 if self.shared.missing.lock().is_empty() {
                     self.shared.made.lock().insert(name.clone());
@@ -338,7 +338,8 @@ impl Machine {
                 continue;
             }
             match store
-                .create_bucket(name, BucketSettings { durability: *durability, ..BucketSettings::default() })
+                .buckets()
+                .create(name, BucketSettings { durability: *durability, ..BucketSettings::default() })
                 .await
             {
                 Ok(_) | Err(StoreError::BucketExists) => {

@@ -63,7 +63,7 @@ impl Operator {
         if !self.shared.members.lock().unfinished {
             return Ok(ChangeEnd::Done);
         }
-        match self.store.resume_moves() {
+        match self.store.disks().resume_moves() {
             Ok(going) => {
                 self.note("resume", u64::from(going), || format!("resumes: {going}"));
                 self.shared.counts.lock().moves_resumed += u64::from(going);
@@ -88,14 +88,14 @@ impl Operator {
             }
         }
         let begun = match change {
-            Change::Drain(disk) => self.store.drain_disk(&disk_name(disk)).await,
+            Change::Drain(disk) => self.store.disks().drain(&disk_name(disk)).await,
             Change::Add | Change::Replace(_) => {
                 let Some((number, bay)) = new() else { return Err("there is no spare disk".to_owned()) };
                 let opened = bay.open().await.map_err(|error| format!("the spare disk does not open: {error}"))?;
                 let disk = PoolDisk { name: disk_name(number), disk: Ok(opened.disk), hint: false };
                 match change {
-                    Change::Replace(old) => self.store.replace_disk(&disk_name(old), disk).await,
-                    _ => self.store.add_disk(disk).await,
+                    Change::Replace(old) => self.store.disks().replace(&disk_name(old), disk).await,
+                    _ => self.store.disks().add(disk).await,
                 }
             }
         };
@@ -145,7 +145,7 @@ impl Operator {
 
     /// Waits until the moves have finished.
     async fn arrive(&self) -> Outcome<ChangeEnd> {
-        let mut moving = self.store.moving();
+        let mut moving = self.store.disks().moving();
         let ended = moving.wait_for(|m| m.as_ref().is_none_or(|m| m.state != MoveState::Running)).await;
         let Some(ended) = ended.ok().and_then(|m| m.clone()) else {
             return Err("the progress of the moves is unknown".to_owned());

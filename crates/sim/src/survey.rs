@@ -33,7 +33,7 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
     shared.unseen.lock().clear();
     let mut seen: BTreeMap<Key, Seen> = BTreeMap::new();
     for (bucket, _) in &shared.buckets {
-        if client.store.bucket(bucket).is_err() {
+        if client.store.buckets().get(bucket).is_err() {
             if shared.made.lock().contains(bucket) && !damage {
                 return Err(format!("LOST: the bucket {bucket} is missing"));
             }
@@ -79,7 +79,7 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
         model.restarted(&seen, clean)?
     }
     drop(model);
-    for (bucket, _) in shared.buckets.iter().filter(|(bucket, _)| client.store.bucket(bucket).is_ok()) {
+    for (bucket, _) in shared.buckets.iter().filter(|(bucket, _)| client.store.buckets().get(bucket).is_ok()) {
         shared.judge(client.check_listing(bucket, "", "", "", 3))?;
     }
     Ok(true)
@@ -148,13 +148,13 @@ pub(crate) fn usage(store: &Store) -> String {
 pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
     let mut all = Contents::new();
     for (bucket, _) in &shared.buckets {
-        let info = match store.bucket(bucket) {
+        let info = match store.buckets().get(bucket) {
             Ok(info) => info,
             Err(_) => continue,
         };
         all.insert(format!("bucket {bucket}"), format!("{info:?}"));
         let query = ListQuery { limit: 100_000, ..ListQuery::default() };
-        let page = match store.list(bucket, &query) {
+        let page = match store.contents(bucket).objects(&query) {
             Ok(page) => page,
             // Damage has removed records that may belong to the listing.
             Err(StoreError::Doubtful(_)) if shared.damage() => continue,

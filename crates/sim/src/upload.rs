@@ -322,7 +322,7 @@ impl Client {
     /// One page of a listing. [`crate::Variant::ListWithoutMissing`] answers without the objects of
     /// missing disks.
     fn page(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
-        let page = self.store.list(bucket, query);
+        let page = self.store.contents(bucket).objects(query);
         if !self.shared.lists_without_missing || !matches!(page, Err(StoreError::Unavailable(_))) {
             return page;
         }

@@ -45,9 +45,13 @@ pub use status::{
     Unmovable,
 };
 pub use store::Store;
-pub use store::channels::ChannelHandle;
+pub use store::buckets::Buckets;
+pub use store::channels::{ChannelHandle, StoreChannels};
+pub use store::contents::BucketContents;
+pub use store::events::EventFeed;
 pub use store::home::Home;
-pub use store::moves::Forgotten;
+pub use store::moves::{Forgotten, StoreDisks};
 pub use store::snapshot::{Snapshot, SnapshotObject};
+pub use store::snapshots::StoreSnapshots;
 pub use store::upload::Upload;
 pub use store::writer::ObjectWriter;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use steadfast_log::Location;
 
-use crate::Store;
 use crate::record::keys::BucketId;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
@@ -17,6 +16,10 @@ use crate::record::{BucketMeta, Head};
 pub struct Names(BTreeMap<BucketId, String>);
 
 impl Names {
+    pub(crate) fn new(names: BTreeMap<BucketId, String>) -> Self {
+        Self(names)
+    }
+
     /// Learns a bucket's name if the record with this head is a bucket's.
     pub fn learn(&mut self, head: &[u8]) {
         if let Ok(Head::BucketPut { id, payload }) = Head::decode(head)
@@ -59,15 +62,6 @@ impl Names {
             }
             Err(_) => "a record of an unknown format".to_owned(),
         }
-    }
-}
-
-impl Store {
-    /// The names of all buckets.
-    pub fn names(&self) -> Names {
-        let Ok(lead) = self.lead() else { return Names::default() };
-        let registry = lead.applied.registry.read();
-        Names(registry.by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
     }
 }
 

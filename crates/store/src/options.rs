@@ -185,7 +185,7 @@ pub struct OpenReport {
     /// Given disks that were skipped, each with its name and the reason.
     pub left_out: Vec<(String, String)>,
     /// Whether keys were moving between disks when the pool was last open;
-    /// [`Store::resume_moves`](crate::Store::resume_moves) continues.
+    /// [`StoreDisks::resume_moves`](crate::StoreDisks::resume_moves) continues.
     pub moves_unfinished: bool,
     /// Number of buckets on which the disks disagreed, as after a crash, and now agree.
     pub buckets_repaired: u64,

@@ -25,7 +25,7 @@ async fn two(bounds: EdgeBounds, origins: [&FakeOrigin; 2]) -> Edge {
     let bucket = |name: &str| EdgeBucket { bucket: name.into(), ..bucket(FillMode::Wanted) };
     let origin = |origin: &FakeOrigin| -> Arc<dyn Origin> { Arc::new(origin.clone()) };
     let buckets = names.into_iter().zip(origins).map(|(name, of)| (bucket(name), origin(of))).collect();
-    store.create_bucket("own", BucketSettings::default()).await.expect("created");
+    store.buckets().create("own", BucketSettings::default()).await.expect("created");
     Edge::with_origins(store, Env::tokio(), buckets, &bounds).await.expect("an edge")
 }
 

@@ -32,7 +32,7 @@ async fn an_object_is_fetched_once_and_kept() {
         let info = store.at(BUCKET, "dir/k").info().expect("stored");
         assert_eq!((info.size, &info.attributes.etag[..], info.part_count), (len as u64, "v1", 0));
         assert_eq!(info.attributes.system.get("content-type").map(String::as_str), Some("video/mp4"));
-        assert!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty());
+        assert!(store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty());
     }
 }
 
@@ -141,7 +141,7 @@ async fn versions_are_never_mixed() {
     assert!(matches!(pieces.next().await, Some(Err(EdgeError::Changed))));
     assert!(get(&edge, "k", None).await.expect("served") == new);
     until(|| store.at(BUCKET, "k").info().is_ok_and(|info| info.attributes.etag == "new")).await;
-    until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
+    until(|| store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty()).await;
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn a_broken_stream_is_not_stored() {
         let (edge, store) = edge(&origin, FillMode::Whole).await;
         assert!(get(&edge, "k", None).await.is_err());
         assert!(store.at(BUCKET, "k").info().is_err());
-        until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
+        until(|| store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty()).await;
         assert!(get(&edge, "k", None).await.is_ok());
     }
 }
@@ -258,7 +258,7 @@ async fn a_fill_never_replaces_what_was_stored_meanwhile() {
     let pieces: Vec<_> = reader.stream(0..u64::MAX).try_collect().await.expect("served");
     assert!(pieces.concat() == data);
     assert_eq!(store.at(BUCKET, "k").info().expect("there").attributes.etag, "own");
-    until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
+    until(|| store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty()).await;
     assert_eq!(get(&edge, "k", None).await.expect("a hit"), b"own");
 }
 
@@ -294,7 +294,7 @@ async fn a_fill_goes_on_after_a_restart() {
         let fetched = origin.sent() - before;
         let expected = if changed { 10 } else { 6 } * SEGMENT;
         assert!(fetched <= expected + SEGMENT, "{fetched} bytes instead of {expected}");
-        until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
+        until(|| store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty()).await;
     }
 }
 
@@ -303,14 +303,14 @@ async fn fills_of_a_bucket_without_an_origin_are_removed() {
     let origin = FakeOrigin::held();
     origin.put("k", &bytes(3 * SEGMENT, 1), Some("\"v1\""));
     let (_edge, store) = edge(&origin, FillMode::Whole).await;
-    store.create_bucket("other", steadfast_store::BucketSettings::default()).await.expect("created");
+    store.buckets().create("other", steadfast_store::BucketSettings::default()).await.expect("created");
     for bucket in [BUCKET, "other"] {
         store.at(bucket, "k").create_fill(Attributes::default()).await.expect("a fill");
     }
     // The next start of the server.
     let _next = edge_of(&store, &origin, bucket(FillMode::Whole)).await;
-    until(|| store.fills("other", ("", ""), 10).expect("listed").uploads.is_empty()).await;
-    assert_eq!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.len(), 1);
+    until(|| store.contents("other").fills(("", ""), 10).expect("listed").uploads.is_empty()).await;
+    assert_eq!(store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.len(), 1);
 }
 
 #[tokio::test]

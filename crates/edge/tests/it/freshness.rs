@@ -321,6 +321,6 @@ async fn nothing_of_a_fill_is_stored_after_a_purge() {
         finished.await.expect("it has ended");
         until(|| store.at(BUCKET, "k").info().is_ok()).await;
         assert!(get(&edge, "k", None).await.expect("a hit") == new);
-        until(|| store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty()).await;
+        until(|| store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty()).await;
     }
 }

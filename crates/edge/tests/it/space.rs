@@ -22,8 +22,9 @@ fn status(edge: &Edge) -> EdgeBucketStatus {
 /// Bytes of all objects and segments that are stored.
 fn stored(store: &Store) -> u64 {
     let query = ListQuery { limit: 100_000, ..ListQuery::default() };
-    let objects: u64 = store.list(BUCKET, &query).expect("listed").objects.iter().map(|object| object.size).sum();
-    let fills = store.fills(BUCKET, ("", ""), 100_000).expect("listed").uploads;
+    let objects: u64 =
+        store.contents(BUCKET).objects(&query).expect("listed").objects.iter().map(|object| object.size).sum();
+    let fills = store.contents(BUCKET).fills(("", ""), 100_000).expect("listed").uploads;
     let segments = fills.iter().flat_map(|fill| {
         store.at(BUCKET, &fill.key).fill(&fill.upload_id).parts(0, 10_000).map(|found| found.0).unwrap_or_default()
     });
@@ -155,7 +156,7 @@ async fn segments_that_were_left_count_and_make_way() {
     }
     until(|| status(&edge).fills == 0).await;
     until(|| status(&edge).used_bytes == stored(&store)).await;
-    assert!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty());
+    assert!(store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty());
 }
 
 #[tokio::test]
@@ -177,7 +178,7 @@ async fn what_is_too_large_for_the_space_is_passed_through() {
 async fn objects_of_clients_stay_and_do_not_count() {
     let origin = FakeOrigin::default();
     let store = store(&new_disk().await).await;
-    store.create_bucket(BUCKET, steadfast_store::BucketSettings::default()).await.expect("created");
+    store.buckets().create(BUCKET, steadfast_store::BucketSettings::default()).await.expect("created");
     for key in ["0own", "zown"] {
         let mut writer = store.at(BUCKET, key).writer(None).await.expect("begun");
         writer.write(bytes(5 * SEGMENT, 1).into()).await.expect("written");

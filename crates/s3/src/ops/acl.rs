@@ -156,7 +156,7 @@ pub(crate) async fn of_bucket(
     handler: &Handler,
     req: S3Request<GetBucketAclInput>,
 ) -> S3Result<S3Response<GetBucketAclOutput>> {
-    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
     // That of a bucket is about listings, which always need a key.
     Ok(S3Response::new(GetBucketAclOutput { grants: Some(listed(false)), owner: Some(owner()) }))
 }
@@ -166,7 +166,7 @@ pub(crate) async fn put_of_bucket(
     req: S3Request<PutBucketAclInput>,
 ) -> S3Result<S3Response<PutBucketAclOutput>> {
     let input = req.input;
-    handler.store.bucket(&input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&input.bucket).map_err(store_error)?;
     let canned = input.acl.as_ref().map(BucketCannedACL::as_str);
     Grants::read(canned, grant_headers!(input), input.access_control_policy.as_ref())?.check(false)?;
     Ok(S3Response::new(PutBucketAclOutput::default()))

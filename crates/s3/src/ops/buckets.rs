@@ -20,10 +20,10 @@ pub(crate) async fn create(
     }
     let name = req.input.bucket;
     let settings = BucketSettings { durability, ..BucketSettings::default() };
-    match handler.store.create_bucket(&name, settings).await {
+    match handler.store.buckets().create(&name, settings).await {
         // In its first region, S3 answers so to the owner of the bucket.
         Err(StoreError::BucketExists) if handler.options.region == "us-east-1" => {
-            let has = handler.store.bucket(&name).map_err(store_error)?.settings.durability;
+            let has = handler.store.buckets().get(&name).map_err(store_error)?.settings.durability;
             if requested.is_some_and(|requested| requested != has) {
                 return Err(store_error(StoreError::BucketExists));
             }
@@ -34,7 +34,7 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn head(handler: &Handler, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
-    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
     Ok(S3Response::new(HeadBucketOutput {
         bucket_region: Some(handler.options.region.clone()),
         ..HeadBucketOutput::default()
@@ -45,7 +45,7 @@ pub(crate) async fn delete(
     handler: &Handler,
     req: S3Request<DeleteBucketInput>,
 ) -> S3Result<S3Response<DeleteBucketOutput>> {
-    handler.store.delete_bucket(&req.input.bucket).await.map_err(store_error)?;
+    handler.store.buckets().delete(&req.input.bucket).await.map_err(store_error)?;
     Ok(S3Response::with_status(DeleteBucketOutput::default(), http::StatusCode::NO_CONTENT))
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn list(
     let limit = page_size(input.max_buckets, 10_000, "max-buckets")? as usize;
     let after = input.continuation_token.unwrap_or_default();
     let prefix = input.prefix.clone().unwrap_or_default();
-    let mut all = handler.store.buckets().map_err(store_error)?;
+    let mut all = handler.store.buckets().all().map_err(store_error)?;
     all.retain(|b| b.name.starts_with(&prefix) && b.name > after);
     all.sort_by(|a, b| a.name.cmp(&b.name));
     let more = all.len() > limit;
@@ -85,7 +85,7 @@ pub(crate) async fn location(
     handler: &Handler,
     req: S3Request<GetBucketLocationInput>,
 ) -> S3Result<S3Response<GetBucketLocationOutput>> {
-    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
     // S3 leaves the element empty for its first region, and clients recognise the region by that.
     let region = Some(handler.options.region.clone()).filter(|r| r != "us-east-1");
     Ok(S3Response::new(GetBucketLocationOutput { location_constraint: region.map(BucketLocationConstraint::from) }))
@@ -95,6 +95,6 @@ pub(crate) async fn versioning(
     handler: &Handler,
     req: S3Request<GetBucketVersioningInput>,
 ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
     Ok(S3Response::new(GetBucketVersioningOutput::default()))
 }

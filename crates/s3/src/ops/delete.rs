@@ -44,7 +44,7 @@ pub(crate) async fn many(
 ) -> S3Result<S3Response<DeleteObjectsOutput>> {
     let requested = durability(&req.headers)?;
     let input = req.input;
-    let info = handler.store.bucket(&input.bucket).map_err(store_error)?;
+    let info = handler.store.buckets().get(&input.bucket).map_err(store_error)?;
     let objects = input.delete.objects;
     if objects.is_empty() || objects.len() > KEYS_MAX {
         return Err(s3_error!(
@@ -68,7 +68,7 @@ pub(crate) async fn many(
             versions.push(object.version_id);
         }
     }
-    let results = handler.store.delete_many(&input.bucket, keys.clone(), requested).await;
+    let results = handler.store.contents(&input.bucket).delete(keys.clone(), requested).await;
     let mut deleted = Vec::new();
     for ((key, version_id), result) in keys.into_iter().zip(versions).zip(results) {
         match result {

@@ -78,10 +78,10 @@ fn page(handler: &Handler, bucket: &str, query: &ListQuery, encoding: Encoding) 
     // The answer repeats these parameters.
     encoding.check([&query.prefix, &query.delimiter, &query.start_after])?;
     if query.limit == 0 {
-        handler.store.bucket(bucket).map_err(store_error)?;
+        handler.store.buckets().get(bucket).map_err(store_error)?;
         return Ok(ListPage::default());
     }
-    let page = handler.store.list(bucket, query).map_err(store_error)?;
+    let page = handler.store.contents(bucket).objects(query).map_err(store_error)?;
     encoding.check(page.objects.iter().map(|o| &o.key).chain(&page.prefixes))?;
     Ok(page)
 }

@@ -155,7 +155,7 @@ pub(crate) async fn put(
     req: S3Request<PutBucketNotificationConfigurationInput>,
 ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
     let input = req.input;
-    let info = handler.store.bucket(&input.bucket).map_err(store_error)?;
+    let info = handler.store.buckets().get(&input.bucket).map_err(store_error)?;
     let given = read(handler, input.notification_configuration)?;
     if given.len() > RULES_MAX {
         return Err(invalid_argument(format!("A bucket has at most {RULES_MAX} notification configurations.")));
@@ -187,7 +187,7 @@ pub(crate) async fn put(
     }
     let notifications = (!rules.is_empty()).then_some(Notifications { rules, document });
     let settings = BucketSettings { notifications, ..info.settings };
-    handler.store.update_bucket(&input.bucket, settings).await.map_err(store_error)?;
+    handler.store.buckets().update(&input.bucket, settings).await.map_err(store_error)?;
     Ok(S3Response::new(PutBucketNotificationConfigurationOutput::default()))
 }
 
@@ -195,7 +195,7 @@ pub(crate) async fn get(
     handler: &Handler,
     req: S3Request<GetBucketNotificationConfigurationInput>,
 ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
-    let info = handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    let info = handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
     let document = info.settings.notifications.map(|notifications| notifications.document);
     let given: Vec<Given> = match document {
         Some(document) => serde_json::from_str(&document)

@@ -9,7 +9,7 @@ use crate::handler::Handler;
 
 /// The error for a configuration that does not exist, or `NoSuchBucket`.
 fn absent(handler: &Handler, bucket: &str, code: &'static str, message: &str) -> S3Error {
-    match handler.store.bucket(bucket) {
+    match handler.store.buckets().get(bucket) {
         Ok(_) => custom(code, http::StatusCode::NOT_FOUND, message),
         Err(error) => store_error(error),
     }
@@ -31,7 +31,7 @@ macro_rules! empty {
     ($($name:ident($input:ty) -> $output:ty: $status:ident;)*) => {
         $(
             pub(crate) async fn $name(handler: &Handler, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
-                handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+                handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
                 Ok(S3Response::with_status(<$output>::default(), http::StatusCode::$status))
             }
         )*
@@ -75,7 +75,7 @@ macro_rules! none_listed {
     ($($name:ident($input:ty) -> $output:ident;)*) => {
         $(
             pub(crate) async fn $name(handler: &Handler, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
-                handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+                handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
                 Ok(S3Response::new($output { is_truncated: Some(false), ..$output::default() }))
             }
         )*
@@ -93,7 +93,7 @@ pub(crate) async fn request_payment(
     handler: &Handler,
     req: S3Request<GetBucketRequestPaymentInput>,
 ) -> S3Result<S3Response<GetBucketRequestPaymentOutput>> {
-    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
     Ok(S3Response::new(GetBucketRequestPaymentOutput { payer: Some(Payer::from_static(Payer::BUCKET_OWNER)) }))
 }
 

@@ -358,7 +358,8 @@ pub(crate) async fn list(
     encoding.check([&prefix, &delimiter, &key_marker])?;
     let page = handler
         .store
-        .uploads(&input.bucket, &prefix, &delimiter, (&key_marker, &upload_marker), limit as usize)
+        .contents(&input.bucket)
+        .uploads(&prefix, &delimiter, (&key_marker, &upload_marker), limit as usize)
         .map_err(store_error)?;
     encoding.check(page.uploads.iter().map(|u| &u.key).chain(&page.prefixes))?;
     let (next_key, next_upload) = page.next.map_or((None, None), |(key, id)| (Some(key), Some(id)));

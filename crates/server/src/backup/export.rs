@@ -165,7 +165,7 @@ pub async fn run(
     let name = &export.name;
     check_unused(place, name).await?;
     let progress = |part: f64| report(json!({"phase": "index", "part": part}));
-    let opened = store.open_snapshot(name, Some(export.scratch.clone()), export.bytes_s, progress).await;
+    let opened = store.snapshots().open(name, Some(export.scratch.clone()), export.bytes_s, progress).await;
     let snapshot = Arc::new(opened.map_err(|e| format!("snapshot {name:?}: {e}"))?);
     let older = match &export.since {
         Some(since) if since == name => return Err("--since names the snapshot itself".to_owned()),

@@ -187,7 +187,7 @@ async fn restore_buckets(store: &Store, buckets: &[BucketInfo], overwrite: bool)
     if !overwrite {
         let query = ListQuery { limit: 1, ..ListQuery::default() };
         for bucket in buckets {
-            match store.list(&bucket.name, &query) {
+            match store.contents(&bucket.name).objects(&query) {
                 Err(StoreError::NoSuchBucket) => {}
                 Ok(page) if page.objects.is_empty() => {}
                 Ok(_) => {
@@ -202,8 +202,8 @@ async fn restore_buckets(store: &Store, buckets: &[BucketInfo], overwrite: bool)
         }
     }
     for bucket in buckets {
-        let made = match store.create_bucket_as(bucket).await {
-            Err(StoreError::BucketExists) => store.update_bucket(&bucket.name, bucket.settings.clone()).await,
+        let made = match store.buckets().create_as(bucket).await {
+            Err(StoreError::BucketExists) => store.buckets().update(&bucket.name, bucket.settings.clone()).await,
             made => made,
         };
         made.map_err(|e| format!("bucket {}: {e}", bucket.name))?;

@@ -66,12 +66,13 @@ async fn multipart(store: &Store, bucket: &str, key: &str) {
 }
 
 async fn fill(store: &Store) {
-    store.create_bucket("a", BucketSettings::default()).await.expect("made");
+    store.buckets().create("a", BucketSettings::default()).await.expect("made");
     store
-        .create_bucket("b", BucketSettings { durability: Durability::Async, ..BucketSettings::default() })
+        .buckets()
+        .create("b", BucketSettings { durability: Durability::Async, ..BucketSettings::default() })
         .await
         .expect("made");
-    store.create_bucket("c", BucketSettings::default()).await.expect("made");
+    store.buckets().create("c", BucketSettings::default()).await.expect("made");
     for n in 0..40u64 {
         put(store, if n % 3 == 0 { "b" } else { "a" }, &format!("dir/{n}"), n, (n * n * 400) as usize).await;
     }
@@ -83,9 +84,13 @@ type Content = Vec<(String, u64, Durability, Vec<(String, StoredObject, Vec<u8>)
 
 async fn content(store: &Store) -> Content {
     let mut all = Content::new();
-    for bucket in store.buckets().expect("buckets") {
+    for bucket in store.buckets().all().expect("buckets") {
         let mut objects = Vec::new();
-        for entry in store.list(&bucket.name, &ListQuery { limit: 1000, ..Default::default() }).expect("lists").objects
+        for entry in store
+            .contents(&bucket.name)
+            .objects(&ListQuery { limit: 1000, ..Default::default() })
+            .expect("lists")
+            .objects
         {
             let reader = store.at(&bucket.name, &entry.key).reader().await.expect("there");
             let stored = reader.stored();
@@ -136,7 +141,7 @@ impl Backup {
 async fn what_was_exported_is_restored_with_all_that_belongs_to_it() {
     let (store, backup) = (store().await, Backup::new());
     fill(&store).await;
-    store.create_snapshot("one").await.expect("made");
+    store.snapshots().create("one").await.expect("made");
     let before = content(&store).await;
     put(&store, "a", "dir/1", 1000, 50).await;
     put(&store, "a", "new", 1001, 5000).await;
@@ -161,7 +166,7 @@ async fn what_was_exported_is_restored_with_all_that_belongs_to_it() {
 async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
     let (store, backup) = (store().await, Backup::new());
     fill(&store).await;
-    store.create_snapshot("one").await.expect("made");
+    store.snapshots().create("one").await.expect("made");
     let first = backup.export(&store, "one", None).await.expect("exported");
     let unchanged = first["bytes"].as_u64().expect("a number");
     let mut known = vec![content(&store).await];
@@ -169,7 +174,7 @@ async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
         put(&store, "a", "dir/4", 77, 3000).await;
         put(&store, "b", &format!("new-{name}"), 78, 2000).await;
         store.at("a", "dir/7").delete(Condition::None, None).await.expect("deleted");
-        store.create_snapshot(name).await.expect("made");
+        store.snapshots().create(name).await.expect("made");
         known.push(content(&store).await);
         let summary = backup.export(&store, name, Some(since)).await.expect("exported");
         assert_eq!(summary["written_bytes"].as_u64(), Some(5000), "of {unchanged}: {summary}");
@@ -183,7 +188,7 @@ async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
     }
     // An export of another pool is refused, and nothing is begun.
     let other = self::store().await;
-    other.create_snapshot("four").await.expect("made");
+    other.snapshots().create("four").await.expect("made");
     assert!(backup.export(&other, "four", Some("one")).await.expect_err("foreign").contains("another pool"));
     assert!(!backup.path("four").exists());
     assert!(backup.export(&store, "three", Some("none")).await.is_err());
@@ -193,7 +198,7 @@ async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
 async fn an_export_that_was_not_finished_is_none_and_is_done_again() {
     let (store, backup) = (store().await, Backup::new());
     fill(&store).await;
-    store.create_snapshot("one").await.expect("made");
+    store.snapshots().create("one").await.expect("made");
     backup.export(&store, "one", None).await.expect("exported");
     // As after an interruption, with more files than the export will have.
     std::fs::rename(backup.path("one/manifest.jsonl"), backup.path("one/manifest.jsonl.part")).expect("renamed");
@@ -211,7 +216,7 @@ async fn an_export_that_was_not_finished_is_none_and_is_done_again() {
     backup.restore(&fresh, "one", false).await.expect("restored");
     assert!(content(&fresh).await == content(&store).await);
     // A foreign folder is left alone.
-    store.create_snapshot("home").await.expect("made");
+    store.snapshots().create("home").await.expect("made");
     std::fs::create_dir(backup.path("home")).expect("made");
     std::fs::write(backup.path("home/diary"), "x").expect("written");
     assert!(backup.export(&store, "home", None).await.expect_err("foreign").contains("not an export"));
@@ -221,7 +226,7 @@ async fn an_export_that_was_not_finished_is_none_and_is_done_again() {
 async fn damage_is_found_before_it_is_restored() {
     let (store, backup) = (store().await, Backup::new());
     fill(&store).await;
-    store.create_snapshot("one").await.expect("made");
+    store.snapshots().create("one").await.expect("made");
     backup.export(&store, "one", None).await.expect("exported");
     let spoil = |path: std::path::PathBuf, at: usize| {
         let whole = std::fs::read(&path).expect("there");
@@ -237,7 +242,7 @@ async fn damage_is_found_before_it_is_restored() {
         let heal = spoil(manifest.clone(), at);
         let fresh = self::store().await;
         assert!(backup.restore(&fresh, "one", false).await.is_err(), "at {at}");
-        assert!(fresh.buckets().expect("buckets").is_empty(), "at {at}");
+        assert!(fresh.buckets().all().expect("buckets").is_empty(), "at {at}");
         heal();
     }
     let whole = std::fs::read(&manifest).expect("there");
@@ -262,7 +267,7 @@ async fn damage_is_found_before_it_is_restored() {
     assert!(backup.restore(&fresh, "one", false).await.expect_err("short").contains("00000002"));
     std::fs::remove_file(&file).expect("removed");
     assert!(backup.restore(&fresh, "one", false).await.expect_err("missing").contains("missing"));
-    assert!(fresh.buckets().expect("buckets").is_empty());
+    assert!(fresh.buckets().all().expect("buckets").is_empty());
     std::fs::write(&file, &whole).expect("written");
     backup.restore(&fresh, "one", false).await.expect("restored");
 }
@@ -283,7 +288,7 @@ async fn damaged_bodies_are_named_and_the_others_are_exported() {
     let store = store_on(&disk).await;
     fill(&store).await;
     put(&store, "a", "large", 12_345, 300_000).await;
-    store.create_snapshot("one").await.expect("made");
+    store.snapshots().create("one").await.expect("made");
     let seeds = [(20, 160_000), (34, 462_400), (12_345, 300_000)];
     for (seed, len) in seeds {
         let at = place_of(&disk, &body(seed, len)).await;
@@ -309,11 +314,11 @@ async fn what_the_snapshot_has_lost_is_named_by_the_index() {
     let (index, backup) = (IndexKind::memory(), Backup::new());
     let open = || Store::open(any.clone(), index.clone(), Env::tokio(), StoreOptions::default());
     let (store, _) = open().await.expect("opens");
-    store.create_bucket("a", BucketSettings::default()).await.expect("made");
+    store.buckets().create("a", BucketSettings::default()).await.expect("made");
     for n in 0..60u64 {
         put(&store, "a", &format!("k{n:02}"), n, 60_000).await;
     }
-    store.create_snapshot("one").await.expect("made");
+    store.snapshots().create("one").await.expect("made");
     store.close().await.expect("closes");
     drop(store);
     // An extent of records in the middle.

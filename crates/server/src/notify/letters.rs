@@ -77,7 +77,7 @@ impl WebhookQueues {
     fn names(&self) -> Result<Vec<String>, String> {
         let mut names: Vec<String> = self.all.keys().cloned().collect();
         for begin in [QUEUES, DEAD] {
-            let found = self.store.own_channels(begin).map_err(|e| format!("the queues of webhooks: {e}"))?;
+            let found = self.store.channels().internal(begin).map_err(|e| format!("the queues of webhooks: {e}"))?;
             names.extend(found.into_iter().filter_map(|name| name.strip_prefix(begin).map(str::to_owned)));
         }
         names.sort();

@@ -189,7 +189,7 @@ impl Forwarder {
                     }
                     self.send(&to, &mut lanes, &mut delivering);
                 }
-                events = self.store.next_events(BATCH_MAX), if pending.len() < self.together_max => {
+                events = self.store.events().next(BATCH_MAX), if pending.len() < self.together_max => {
                     if events.iter().all(|event| !event.maybe_redelivered) {
                         published = None;
                     }
@@ -217,7 +217,7 @@ impl Forwarder {
             }
             first += done.len() as u64;
             if !done.is_empty() {
-                self.store.events_done(&done);
+                self.store.events().done(&done);
             }
         }
     }
@@ -408,7 +408,7 @@ impl Forwarder {
 
 async fn trim(store: &Store, idle_for: Duration) {
     // The next trim retries; until then a restart may redeliver some events.
-    if let Err(error) = store.trim_events(idle_for).await {
+    if let Err(error) = store.events().trim(idle_for).await {
         tracing::debug!(%error, "events that were forwarded cannot be removed yet");
     }
 }

@@ -101,7 +101,7 @@ impl Engine {
 
     fn new(disks: many::PoolDisks, store: Store, moves_unfinished: bool) -> Self {
         if moves_unfinished {
-            match store.resume_moves() {
+            match store.disks().resume_moves() {
                 Ok(_) => tracing::info!("resuming the move of keys between disks"),
                 Err(e) => tracing::warn!("the move of keys cannot be resumed now: {e}"),
             }
@@ -245,7 +245,7 @@ impl Engine {
         if new == 0 {
             return (Vec::new(), scrub.reported);
         }
-        let names = self.store.names();
+        let names = self.store.buckets().names();
         let old = scrub.damage.len().saturating_sub(new);
         let found = scrub.damage.into_iter().skip(old).map(|damage| {
             let mut subjects: Vec<String> = damage.heads.iter().map(|head| names.describe(head)).collect();

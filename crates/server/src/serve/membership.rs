@@ -68,7 +68,7 @@ impl Membership {
         let this = self.clone();
         self.to_end(async move {
             let disk = this.named(&disk);
-            this.engine.store().drain_disk(&disk).await.map_err(|e| e.to_string())
+            this.engine.store().disks().drain(&disk).await.map_err(|e| e.to_string())
         })
         .await
     }
@@ -81,7 +81,7 @@ impl Membership {
         let this = self.clone();
         let forgotten = self.to_end(async move {
             let disks: Vec<String> = disks.iter().map(|disk| this.named(disk)).collect();
-            let forgotten = this.engine.store().forget_disks(&disks).await.map_err(|e| e.to_string())?;
+            let forgotten = this.engine.store().disks().forget(&disks).await.map_err(|e| e.to_string())?;
             this.engine.forget_gone();
             this.forget_hints();
             Ok(json!(forgotten))
@@ -97,7 +97,7 @@ impl Membership {
     /// # Errors
     /// Why not, and what to do.
     pub fn resume(&self) -> Result<(), String> {
-        match self.engine.store().resume_moves() {
+        match self.engine.store().disks().resume_moves() {
             Ok(true) => Ok(()),
             Ok(false) => Err("there is nothing to resume: all keys are on their disks".to_owned()),
             Err(e) => Err(e.to_string()),
@@ -188,8 +188,8 @@ impl Membership {
         self.engine.add_disks(name, disks);
         let store = self.engine.store();
         let added = match replaces {
-            Some(old) => store.replace_disk(&self.named(&old), disk).await,
-            None => store.add_disk(disk).await,
+            Some(old) => store.disks().replace(&self.named(&old), disk).await,
+            None => store.disks().add(disk).await,
         };
         self.engine.forget_gone();
         added.map_err(|e: StoreError| Refusal {
@@ -203,7 +203,7 @@ impl Membership {
     /// # Errors
     /// Why the move has not completed.
     pub async fn follow(&self, reporter: &ProgressReporter) -> Result<Value, String> {
-        let mut moving = self.engine.store().moving();
+        let mut moving = self.engine.store().disks().moving();
         loop {
             let now = moving.borrow_and_update().clone();
             let Some(now) = now else { return Ok(self.result(None)) };
@@ -237,7 +237,7 @@ impl Membership {
 
     /// Drops disks that have left the pool, until the server stops.
     pub async fn tidy(self, mut stop: tokio::sync::watch::Receiver<bool>) {
-        let mut moving = self.engine.store().moving();
+        let mut moving = self.engine.store().disks().moving();
         loop {
             if moving.borrow_and_update().as_ref().is_some_and(|m| m.state == MoveState::Done) {
                 self.engine.forget_gone();

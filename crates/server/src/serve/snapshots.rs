@@ -63,7 +63,7 @@ impl Snapshots {
     /// Why not.
     pub async fn create(&self, store: &Store, name: &str) -> Result<Value, String> {
         let begun = self.env.now();
-        let made = store.create_snapshot(name).await.map_err(|e| match e {
+        let made = store.snapshots().create(name).await.map_err(|e| match e {
             StoreError::SnapshotExists => format!("there is a snapshot {name:?} already"),
             e => e.to_string(),
         })?;
@@ -77,8 +77,8 @@ impl Snapshots {
     pub fn list(&self, store: &Store) -> Value {
         let working = self.working.lock();
         let working = working.as_ref().map(|working| json!({"what": working.what, "progress": *working.at.borrow()}));
-        let kept = store.snapshots_keep().map_or(0, |(bytes, _)| bytes);
-        json!({"snapshots": store.snapshots(), "kept_bytes": kept, "working": working})
+        let kept = store.snapshots().kept().map_or(0, |(bytes, _)| bytes);
+        json!({"snapshots": store.snapshots().all(), "kept_bytes": kept, "working": working})
     }
 
     /// Deletes a snapshot.
@@ -86,7 +86,7 @@ impl Snapshots {
     /// # Errors
     /// Why not.
     pub async fn delete(&self, store: &Store, name: &str) -> Result<Value, String> {
-        store.delete_snapshot(name).await.map_err(|e| match e {
+        store.snapshots().delete(name).await.map_err(|e| match e {
             StoreError::NoSuchSnapshot => format!("there is no snapshot {name:?}"),
             e => e.to_string(),
         })?;

@@ -115,7 +115,7 @@ pub(crate) async fn survey(
         violation: Mutex::default(),
     });
     let sink: Arc<dyn ChannelSink> = hub.clone();
-    store.set_channel_sink(&sink);
+    store.channels().set_sink(&sink);
     for (number, name) in names.iter().enumerate() {
         let Some(history) = read_all(shared, store, name).await? else { return Ok(None) };
         note(shared, env, "survived", number, history.position.offset, || format!("{:?}", history.position));

@@ -101,7 +101,7 @@ impl EdgeProcess {
     /// Each stored object is a whole version of its key.
     async fn check_stored(&self, store: &Store) -> Result<(), String> {
         let query = ListQuery { limit: 1000, ..ListQuery::default() };
-        let listed = match store.list(BUCKET, &query) {
+        let listed = match store.contents(BUCKET).objects(&query) {
             Ok(page) => page.objects,
             Err(StoreError::NoSuchBucket) => return Ok(()),
             Err(error) => return Err(format!("the objects cannot be listed: {error}")),
@@ -137,7 +137,7 @@ impl EdgeProcess {
         env.sleep(Duration::from_secs(120)).await;
         if self.plan.swept {
             env.sleep(SWEPT_AFTER).await;
-            let left = store.fills(BUCKET, ("", ""), 10).map_err(|error| format!("uploads: {error}"))?.uploads;
+            let left = store.contents(BUCKET).fills(("", ""), 10).map_err(|error| format!("uploads: {error}"))?.uploads;
             if let Some(upload) = left.first() {
                 return Err(format!("LEFT-OVER: a fill of {} of {} ms is left", upload.key, upload.created_ms));
             }
@@ -153,9 +153,10 @@ impl EdgeProcess {
     fn check_space(&self, store: &Store, edge: &Edge) -> Result<(), String> {
         let counted = edge.status().buckets[0].used_bytes;
         let query = ListQuery { limit: 1000, ..ListQuery::default() };
-        let listed = store.list(BUCKET, &query).map_err(|error| format!("the objects cannot be listed: {error}"))?;
+        let listed =
+            store.contents(BUCKET).objects(&query).map_err(|error| format!("the objects cannot be listed: {error}"))?;
         let mut stored: u64 = listed.objects.iter().map(|object| object.size).sum();
-        for fill in store.fills(BUCKET, ("", ""), 1000).map_err(|error| format!("uploads: {error}"))?.uploads {
+        for fill in store.contents(BUCKET).fills(("", ""), 1000).map_err(|error| format!("uploads: {error}"))?.uploads {
             let segments = store.at(BUCKET, &fill.key).fill(&fill.upload_id).parts(0, 10_000);
             let segments = segments.map_err(|error| format!("segments: {error}"))?.0;
             stored += segments.iter().map(|segment| segment.size).sum::<u64>();

@@ -56,7 +56,7 @@ impl Node {
     pub(crate) fn kill(&self) {
         self.machine.kill();
         let sink: Arc<dyn ChannelSink> = Arc::new(NoSink);
-        self.store.set_channel_sink(&sink);
+        self.store.channels().set_sink(&sink);
     }
 }
 

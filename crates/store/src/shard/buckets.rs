@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
-use steadfast_log::{Durability, Priority, Record};
+use steadfast_log::{Durability, Record};
 
 use crate::layout::Owned;
 use crate::record::keys::{self, BucketId};
 use crate::record::{BucketMeta, Head};
-use crate::shard::Shard;
+use crate::shard::applied::AppliedState;
 use crate::shard::list::Scan;
-use crate::shard::submit::batch_bytes;
 use crate::{BucketInfo, BucketSettings, StoreError};
 
 /// A bucket in memory.
@@ -56,6 +55,34 @@ impl Bucket {
         let guard = self.gate.read().await;
         if self.deleted.load(Ordering::Acquire) { Err(StoreError::NoSuchBucket) } else { Ok(guard) }
     }
+
+    /// The records that delete a bucket, if it is empty; they also abort its uploads. The caller
+    /// holds the gate exclusively until they are committed, so no record of the bucket intervenes.
+    /// Keys that are not `owned` do not count.
+    pub(crate) async fn deletion(
+        &self,
+        applied: &AppliedState,
+        owned: Option<Owned>,
+    ) -> Result<Vec<Record>, StoreError> {
+        applied.wait_applied(self.last_lsn.load(Ordering::Acquire)).await?;
+        let objects = keys::object(self.id, b"");
+        if Scan::new(applied, &objects, keys::past(&objects), owned).next()?.is_some() {
+            return Err(StoreError::BucketNotEmpty);
+        }
+        let mut batch = Vec::new();
+        let uploads = keys::uploads(self.id, b"");
+        for pair in applied.index.range(&uploads, keys::past(&uploads).as_deref()) {
+            let Some((key, upload)) = keys::parse_upload(&pair?.0) else { continue };
+            let head = Head::UploadEnd { bucket: self.id, upload, key: &key }.encode();
+            batch.push(Record { head: head.into(), ..Record::default() });
+            if batch.len() > UPLOADS_GIVEN_UP_MAX {
+                return Err(StoreError::BucketNotEmpty);
+            }
+        }
+        let head = Head::BucketDelete { id: self.id }.encode();
+        batch.push(Record { head: head.into(), ..Record::default() });
+        Ok(batch)
+    }
 }
 
 /// Maximum number of uploads that a bucket's deletion aborts; a client must abort more of them
@@ -95,60 +122,5 @@ impl Registry {
                 self.by_name.insert(other.name.clone(), other.clone());
             }
         }
-    }
-}
-
-impl Shard {
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {
-        let registry = self.applied.registry.read();
-        match registry.doubtful.get(name) {
-            Some(why) => Err(StoreError::Unavailable(why.clone())),
-            None => match registry.by_name.get(name) {
-                Some(bucket) => Ok(bucket.clone()),
-                None => self.applied.losses.not_in_doubt(None).and(Err(StoreError::NoSuchBucket)),
-            },
-        }
-    }
-
-    /// Submits a batch of bucket or pool records and waits for its commit.
-    pub(crate) async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
-        let room = self.writes.reserve(batch_bytes(&batch), priority).await?;
-        self.writes.commit_buckets(room, batch).await
-    }
-
-    /// Waits until the registry has all submitted records, those of cancelled calls included.
-    pub(crate) async fn settle_buckets(&self) -> Result<(), StoreError> {
-        self.applied.wait_applied(self.writes.bucket_lsn()).await
-    }
-
-    /// Creates a bucket or changes its settings.
-    pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
-        let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
-        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
-    }
-
-    /// The records that delete a bucket, if it is empty; they also abort its uploads. The caller
-    /// holds the bucket's gate exclusively until they are committed, so no record of the bucket
-    /// intervenes. Keys that are not `owned` do not count.
-    pub(crate) async fn deletion(&self, bucket: &Bucket, owned: Option<Owned>) -> Result<Vec<Record>, StoreError> {
-        let applied = &self.applied;
-        applied.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;
-        let objects = keys::object(bucket.id, b"");
-        if Scan::new(applied, &objects, keys::past(&objects), owned).next()?.is_some() {
-            return Err(StoreError::BucketNotEmpty);
-        }
-        let mut batch = Vec::new();
-        let uploads = keys::uploads(bucket.id, b"");
-        for pair in applied.index.range(&uploads, keys::past(&uploads).as_deref()) {
-            let Some((key, upload)) = keys::parse_upload(&pair?.0) else { continue };
-            let head = Head::UploadEnd { bucket: bucket.id, upload, key: &key }.encode();
-            batch.push(Record { head: head.into(), ..Record::default() });
-            if batch.len() > UPLOADS_GIVEN_UP_MAX {
-                return Err(StoreError::BucketNotEmpty);
-            }
-        }
-        let head = Head::BucketDelete { id: bucket.id }.encode();
-        batch.push(Record { head: head.into(), ..Record::default() });
-        Ok(batch)
     }
 }

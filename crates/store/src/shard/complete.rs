@@ -311,7 +311,7 @@ mod tests {
         };
         let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk), hint: false }];
         let store = Store::open_pool(given, IndexKind::memory(), Env::tokio(), options).await.expect("open").0;
-        store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+        store.buckets().create("b", BucketSettings::default()).await.expect("bucket");
         let id =
             store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
         let mut part = store.at("b", "k").upload(&id).writer(1, None).await.expect("part");

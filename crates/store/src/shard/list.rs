@@ -8,7 +8,6 @@ use crate::merge::{Listed, Source};
 use crate::record::keys::BucketId;
 use crate::record::object::First;
 use crate::record::{Value, keys};
-use crate::shard::Shard;
 use crate::shard::applied::AppliedState;
 use crate::shard::scan::entity_of;
 use crate::{ListEntry, ListQuery, StoreError};
@@ -112,6 +111,29 @@ pub(crate) struct Items<'a> {
     ended: bool,
 }
 
+impl<'a> Items<'a> {
+    /// A shard's objects of a bucket for this query, without its limit.
+    pub(crate) fn new(applied: &'a AppliedState, bucket: BucketId, query: &'a ListQuery, owned: Option<Owned>) -> Self {
+        let roll = Roll { prefix: &query.prefix, delimiter: &query.delimiter };
+        let first = keys::object(bucket, query.prefix.as_bytes());
+        let after = keys::object(bucket, query.start_after.as_bytes());
+        let mut ended = false;
+        let from = if after < first {
+            first.clone()
+        } else if query.start_after.starts_with(&query.prefix)
+            && roll.up(&query.start_after) == Some(&query.start_after)
+        {
+            // The last page ended with this rolled-up prefix.
+            let past = keys::past(&after);
+            ended = past.is_none();
+            past.unwrap_or_default()
+        } else {
+            [&after[..], &[0]].concat()
+        };
+        Self { scan: Scan::new(applied, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
+    }
+}
+
 impl Source for Items<'_> {
     type Item = Item;
 
@@ -133,28 +155,5 @@ impl Source for Items<'_> {
             return Ok(Some(Item::Prefix(prefix.to_owned())));
         }
         Ok(Some(Item::Object(First::decode(Value::decode(&value)?.payload)?.into_entry(key.to_owned()))))
-    }
-}
-
-impl Shard {
-    /// The shard's objects of a bucket for this query, without its limit.
-    pub(crate) fn items<'a>(&'a self, bucket: BucketId, query: &'a ListQuery, owned: Option<Owned>) -> Items<'a> {
-        let roll = Roll { prefix: &query.prefix, delimiter: &query.delimiter };
-        let first = keys::object(bucket, query.prefix.as_bytes());
-        let after = keys::object(bucket, query.start_after.as_bytes());
-        let mut ended = false;
-        let from = if after < first {
-            first.clone()
-        } else if query.start_after.starts_with(&query.prefix)
-            && roll.up(&query.start_after) == Some(&query.start_after)
-        {
-            // The last page ended with this rolled-up prefix.
-            let past = keys::past(&after);
-            ended = past.is_none();
-            past.unwrap_or_default()
-        } else {
-            [&after[..], &[0]].concat()
-        };
-        Items { scan: Scan::new(&self.applied, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
     }
 }

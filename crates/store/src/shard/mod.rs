@@ -47,10 +47,11 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
-use crate::record::Head;
-use crate::record::keys::Id;
+use crate::record::keys::{BucketId, Id};
+use crate::record::{BucketMeta, Head};
 use crate::shard::applied::AppliedState;
 use crate::shard::apply::StoreApplier;
+use crate::shard::buckets::Bucket;
 use crate::shard::checkpoints::Checkpoints;
 use crate::shard::hang::HangWatch;
 use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
@@ -270,6 +271,35 @@ impl Shard {
         let room = self.writes.reserve(submit::batch_bytes(&batch), Priority::Delete).await?;
         self.writes.append(room, batch, Durability::Sync)?.await?;
         Ok(())
+    }
+
+    /// A bucket of this name.
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {
+        let registry = self.applied.registry.read();
+        match registry.doubtful.get(name) {
+            Some(why) => Err(StoreError::Unavailable(why.clone())),
+            None => match registry.by_name.get(name) {
+                Some(bucket) => Ok(bucket.clone()),
+                None => self.applied.losses.not_in_doubt(None).and(Err(StoreError::NoSuchBucket)),
+            },
+        }
+    }
+
+    /// Submits a batch of bucket or pool records and waits for its commit.
+    pub(crate) async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
+        let room = self.writes.reserve(submit::batch_bytes(&batch), priority).await?;
+        self.writes.commit_buckets(room, batch).await
+    }
+
+    /// Waits until the registry has all submitted records, those of cancelled calls included.
+    pub(crate) async fn settle_buckets(&self) -> Result<(), StoreError> {
+        self.applied.wait_applied(self.writes.bucket_lsn()).await
+    }
+
+    /// Creates a bucket or changes its settings.
+    pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
+        let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
+        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
     }
 
     /// Finishes accepted changes and persists the index, so that the next start replays nothing. A

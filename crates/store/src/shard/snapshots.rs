@@ -26,20 +26,21 @@ use crate::{IndexKind, StoreError, StoreOptions};
 const MEMTABLE_BYTES_MAX: u64 = 8 << 20;
 const INDEX_CACHE_BYTES: u64 = 8 << 20;
 
-impl Shard {
-    /// The snapshots that have a part on this disk.
-    pub(crate) fn snapshots(&self) -> Vec<(Id, SnapshotMeta)> {
-        self.applied.snapshots.read().iter().map(|(id, meta)| (*id, meta.clone())).collect()
-    }
+/// A shard's part of a snapshot.
+pub(crate) struct SnapshotPart<'a> {
+    pub(crate) shard: &'a Shard,
+    pub(crate) id: Id,
+}
 
+impl SnapshotPart<'_> {
     /// The record of a snapshot with this hold.
-    pub(crate) fn snapshot_meta(&self, name: &str, created_ms: u64, disks: u64, hold: &Hold) -> SnapshotMeta {
+    pub(crate) fn meta(&self, name: &str, created_ms: u64, disks: u64, hold: &Hold) -> SnapshotMeta {
         SnapshotMeta {
             name: name.to_owned(),
             created_ms,
             disks,
-            objects: self.applied.counts.objects(),
-            bytes: self.applied.counts.bytes(),
+            objects: self.shard.applied.counts.objects(),
+            bytes: self.shard.applied.counts.bytes(),
             lsn: hold.lsn,
             epoch: hold.epoch,
             except: hold.except.clone(),
@@ -47,20 +48,22 @@ impl Shard {
     }
 
     /// Commits the record of a snapshot.
-    pub(crate) async fn put_snapshot(&self, id: Id, meta: &SnapshotMeta) -> Result<(), StoreError> {
-        let head = Head::SnapshotPut { id, payload: &meta.encode() }.encode();
+    pub(crate) async fn put(&self, meta: &SnapshotMeta) -> Result<(), StoreError> {
+        let head = Head::SnapshotPut { id: self.id, payload: &meta.encode() }.encode();
         check_head(&head)?;
-        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Delete).await
+        self.shard.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Delete).await
     }
 
     /// Commits the end of a snapshot and lets the log recycle what only the snapshot kept. Also for
     /// an unknown one: its record may be in flight.
-    pub(crate) async fn drop_snapshot(&self, id: Id) -> Result<(), StoreError> {
-        let head = Head::SnapshotDelete { id }.encode();
+    pub(crate) async fn remove(&self) -> Result<(), StoreError> {
+        let head = Head::SnapshotDelete { id: self.id }.encode();
         // With the reserved space if need be: in a pool that snapshots keep full, no other
         // operation frees any.
-        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Compaction).await?;
-        self.log().release(&id);
+        self.shard
+            .commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Compaction)
+            .await?;
+        self.shard.log().release(&self.id);
         Ok(())
     }
 
@@ -69,16 +72,15 @@ impl Shard {
     /// receives the LSN reached and the final LSN.
     pub(crate) async fn frozen(
         &self,
-        id: Id,
         index_kind: IndexKind,
         bytes_s: u64,
         progress: &(dyn Fn(Lsn, Lsn) + Send + Sync),
     ) -> Result<Frozen, StoreError> {
-        let applied = &self.applied;
+        let (applied, id) = (&self.shard.applied, self.id);
         let meta = applied.snapshots.read().get(&id).cloned().ok_or(StoreError::NoSuchSnapshot)?;
         let hold = meta.hold(id);
         // Kept while it is read, even if the snapshot is deleted meanwhile.
-        let pin = self.log().pin_hold(&hold, applied.random_id());
+        let pin = self.shard.log().pin_hold(&hold, applied.random_id());
         if !applied.snapshots.read().contains_key(&id) {
             return Err(StoreError::NoSuchSnapshot);
         }
@@ -106,7 +108,7 @@ impl Shard {
         });
         let (index, scratch) = index.await.map_err(|_| StoreError::Index("the server is stopping".into()))??;
         let rebuild = Rebuild::new(applied, LiveIndex::new(index, kept_in), options);
-        let mut records = self.log().held_records(&hold, bytes_s);
+        let mut records = self.shard.log().held_records(&hold, bytes_s);
         loop {
             let batch = records.next().await?;
             let Some(last) = batch.last().map(|record| record.lsn) else { break };
@@ -118,7 +120,7 @@ impl Shard {
             return Err(StoreError::Index("a record of the snapshot has an unknown format".into()));
         }
         let hang = Arc::new(HangWatch::new(applied.env.clone(), applied.options.write_wait));
-        let reads = Reads::new(frozen.clone(), self.log().clone(), hang, self.reads.ahead.clone());
+        let reads = Reads::new(frozen.clone(), self.shard.log().clone(), hang, self.shard.reads.ahead.clone());
         Ok(Frozen {
             applied: frozen,
             reads: Arc::new(reads),

@@ -204,7 +204,7 @@ mod tests {
         Log::format(&disk, &Env::tokio(), &format).await.expect("format");
         let opened = Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await;
         let store = opened.expect("open").0;
-        store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+        store.buckets().create("b", BucketSettings::default()).await.expect("bucket");
         let shard = store.lead().expect("open");
         let id =
             store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;

@@ -22,7 +22,7 @@ use crate::record::BucketMeta;
 use crate::record::keys::BucketId;
 use crate::shard::Shard;
 use crate::shard::buckets::Bucket;
-use crate::{BucketInfo, BucketSettings, StoreError};
+use crate::{BucketInfo, BucketSettings, Names, StoreError};
 
 type Registry = BTreeMap<BucketId, Arc<Bucket>>;
 
@@ -35,13 +35,19 @@ pub(super) fn meta(bucket: &Bucket) -> BucketMeta {
     BucketMeta { name: info.name, created_ms: info.created_ms, settings: info.settings }
 }
 
-impl Store {
+/// The buckets of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct Buckets<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Buckets<'_> {
     /// A bucket.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`].
-    pub fn bucket(&self, name: &str) -> Result<BucketInfo, StoreError> {
-        Ok(self.lead()?.find(name)?.info())
+    pub fn get(self, name: &str) -> Result<BucketInfo, StoreError> {
+        Ok(self.store.lead()?.find(name)?.info())
     }
 
     /// All buckets, by name.
@@ -49,16 +55,23 @@ impl Store {
     /// # Errors
     /// [`StoreError::Doubtful`] when damage took records: clients would take an incomplete list for
     /// the whole.
-    pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
-        let lead = self.lead()?;
+    pub fn all(self) -> Result<Vec<BucketInfo>, StoreError> {
+        let lead = self.store.lead()?;
         lead.applied.losses.not_in_doubt(None)?;
         let registry = lead.applied.registry.read();
         Ok(registry.by_name.values().map(|b| b.info()).collect())
     }
 
+    /// The names of all buckets, by which records are described.
+    pub fn names(self) -> Names {
+        let Ok(lead) = self.store.lead() else { return Names::default() };
+        let registry = lead.applied.registry.read();
+        Names::new(registry.by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
+    }
+
     /// All shards, repaired, with the buckets of earlier calls in their registries. The caller
     /// holds `bucket_ops`.
-    pub(super) async fn agreeing(&self, topology: &Topology) -> Result<(), StoreError> {
+    pub(super) async fn agreeing(self, topology: &Topology) -> Result<(), StoreError> {
         let shards = topology.all()?;
         if let [only] = shards[..] {
             return only.settle_buckets().await;
@@ -73,9 +86,9 @@ impl Store {
 
     /// Repairs the shards' buckets when all shards are present. Returns the number of buckets on
     /// which they disagreed.
-    pub(super) async fn repair_buckets(&self) -> u64 {
-        let _one = self.0.bucket_ops.lock().await;
-        let topology = self.topology();
+    pub(super) async fn repair(self) -> u64 {
+        let _one = self.store.0.bucket_ops.lock().await;
+        let topology = self.store.topology();
         let members = topology.members();
         if topology.all().is_err() || members.len() < 2 || members.iter().any(|member| member.failure().is_some()) {
             return 0;
@@ -91,8 +104,8 @@ impl Store {
 
     /// At a start without all disks: buckets that only some of the present disks have can neither
     /// be used nor reported absent.
-    pub(super) fn doubt_buckets(&self) {
-        let topology = self.topology();
+    pub(super) fn doubt(self) {
+        let topology = self.store.topology();
         let missing = topology.members().iter().find_map(|member| member.open().err());
         let (Some(StoreError::Unavailable(missing)), Ok(lead)) = (missing, topology.lead()) else { return };
         let there: Vec<Registry> = topology.open().map(|(_, shard)| registry(shard)).collect();
@@ -114,13 +127,22 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::BucketExists`], [`StoreError::Unavailable`], and those of a commit.
-    pub async fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<BucketInfo, StoreError> {
-        self.make_bucket(BucketMeta { name: name.to_owned(), created_ms: self.0.env.wall_ms(), settings }).await
+    pub async fn create(self, name: &str, settings: BucketSettings) -> Result<BucketInfo, StoreError> {
+        self.make(BucketMeta { name: name.to_owned(), created_ms: self.store.0.env.wall_ms(), settings }).await
     }
 
-    pub(super) async fn make_bucket(&self, meta: BucketMeta) -> Result<BucketInfo, StoreError> {
-        let _one = self.0.bucket_ops.lock().await;
-        let topology = self.topology();
+    /// Creates a bucket as it was elsewhere, with its time and settings.
+    ///
+    /// # Errors
+    /// Those of [`Buckets::create`].
+    pub async fn create_as(self, info: &BucketInfo) -> Result<(), StoreError> {
+        let meta = BucketMeta { name: info.name.clone(), created_ms: info.created_ms, settings: info.settings.clone() };
+        self.make(meta).await.map(drop)
+    }
+
+    async fn make(self, meta: BucketMeta) -> Result<BucketInfo, StoreError> {
+        let _one = self.store.0.bucket_ops.lock().await;
+        let topology = self.store.topology();
         self.agreeing(&topology).await?;
         let shards = topology.all()?;
         let Some(first) = shards.first() else { return Err(StoreError::NoSuchBucket) };
@@ -130,7 +152,7 @@ impl Store {
                 return Err(StoreError::BucketExists);
             }
             loop {
-                let id = self.0.env.random_u64();
+                let id = self.store.0.env.random_u64();
                 if !registry.by_id.contains_key(&id) {
                     break id;
                 }
@@ -144,12 +166,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`], and those of a commit.
-    pub async fn update_bucket(&self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
-        let _one = self.0.bucket_ops.lock().await;
-        let topology = self.topology();
+    pub async fn update(self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
+        let _one = self.store.0.bucket_ops.lock().await;
+        let topology = self.store.topology();
         self.agreeing(&topology).await?;
         let shards = topology.all()?;
-        let bucket = self.lead()?.find(name)?;
+        let bucket = self.store.lead()?.find(name)?;
         put_everywhere(&shards, bucket.id, &BucketMeta { settings, ..meta(&bucket) }).await
     }
 
@@ -158,9 +180,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], [`StoreError::Unavailable`],
     /// and those of a commit.
-    pub async fn delete_bucket(&self, name: &str) -> Result<(), StoreError> {
-        let _one = self.0.bucket_ops.lock().await;
-        let topology = self.topology();
+    pub async fn delete(self, name: &str) -> Result<(), StoreError> {
+        let _one = self.store.0.bucket_ops.lock().await;
+        let topology = self.store.topology();
         self.agreeing(&topology).await?;
         let shards = topology.all()?;
         let buckets = shards.iter().map(|shard| shard.find(name)).collect::<Result<Vec<_>, _>>()?;
@@ -170,7 +192,7 @@ impl Store {
         let mut batches = Vec::with_capacity(buckets.len());
         for (seat, (shard, bucket)) in shards.iter().zip(&buckets).enumerate() {
             alone.push(bucket.gate.write().await);
-            batches.push(shard.deletion(bucket, topology.owned(seat)).await?);
+            batches.push(bucket.deletion(&shard.applied, topology.owned(seat)).await?);
         }
         for (shard, batch) in shards.iter().zip(batches) {
             shard.commit_buckets(batch, Priority::Delete).await?;
@@ -232,7 +254,7 @@ async fn settle_one(
     let (mut objects, mut uploads) = (false, false);
     for (seat, shard, bucket) in &having {
         alone.push(bucket.gate.write().await);
-        match shard.deletion(bucket, topology.owned(*seat)).await {
+        match bucket.deletion(&shard.applied, topology.owned(*seat)).await {
             Ok(batch) => {
                 uploads |= batch.len() > 1;
                 batches.push((*shard, batch));

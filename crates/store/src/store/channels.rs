@@ -15,28 +15,20 @@ use crate::shard::channels::is_kept;
 use crate::shard::channels::pending::PendingPublication;
 use crate::shard::channels::{CHANNEL_BYTES_MAX, ShardChannel};
 
-impl Store {
-    /// A channel; one without publications is valid too.
-    ///
-    /// # Errors
-    /// [`StoreError::TooLarge`] for a name that is empty or too long, [`StoreError::Unavailable`]
-    /// when the disk that it is on is missing, those of the index.
-    pub fn channel(&self, name: &str) -> Result<ChannelHandle, StoreError> {
-        if name.is_empty() || name.len() > CHANNEL_BYTES_MAX {
-            return Err(StoreError::TooLarge(format!("a channel's name has 1 to {CHANNEL_BYTES_MAX} bytes")));
-        }
-        let slot = slot_of(keys::CHANNELS, name.as_bytes());
-        let here = self.topology().home_of(slot)?.channel(name)?;
-        Ok(ChannelHandle { store: self.clone(), name: name.into(), slot, here: Arc::new(Mutex::new(here)) })
-    }
+/// The channels of a store as a whole.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreChannels<'a> {
+    pub(super) store: &'a Store,
+}
 
+impl StoreChannels<'_> {
     /// Names of internal channels that begin with `begin` and were ever published into, in order.
     /// Those of missing disks are skipped.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn own_channels(&self, begin: &str) -> Result<Vec<String>, StoreError> {
-        let topology = self.topology();
+    pub fn internal(self, begin: &str) -> Result<Vec<String>, StoreError> {
+        let topology = self.store.topology();
         let mut found = std::collections::BTreeSet::new();
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
@@ -62,8 +54,8 @@ impl Store {
     ///
     /// # Errors
     /// Those of the index.
-    pub fn count_channels(&self, wanted: impl Fn(&str) -> bool) -> Result<u64, StoreError> {
-        let topology = self.topology();
+    pub fn count(self, wanted: impl Fn(&str) -> bool) -> Result<u64, StoreError> {
+        let topology = self.store.topology();
         let mut count = 0;
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
@@ -89,15 +81,15 @@ impl Store {
     }
 
     /// Sets the receiver of publications.
-    pub fn set_channel_sink(&self, sink: &Arc<dyn ChannelSink>) {
-        self.topology().open().for_each(|(_, shard)| shard.applied.channels.set_sink(sink.clone()));
+    pub fn set_sink(self, sink: &Arc<dyn ChannelSink>) {
+        self.store.topology().open().for_each(|(_, shard)| shard.applied.channels.set_sink(sink.clone()));
     }
 
     /// Sets how long a channel without publications keeps its epoch and offset; 30 days is the
     /// minimum. Before it is set, no channel is forgotten.
-    pub fn set_channel_retention(&self, retention: Duration) {
+    pub fn set_retention(self, retention: Duration) {
         let ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        self.topology().open().for_each(|(_, shard)| shard.applied.channels.set_forgotten_after(ms));
+        self.store.topology().open().for_each(|(_, shard)| shard.applied.channels.set_forgotten_after(ms));
     }
 }
 
@@ -118,6 +110,16 @@ impl std::fmt::Debug for ChannelHandle {
 }
 
 impl ChannelHandle {
+    /// The channel with this name in `store`.
+    pub(super) fn new(store: &Store, name: &str) -> Result<Self, StoreError> {
+        if name.is_empty() || name.len() > CHANNEL_BYTES_MAX {
+            return Err(StoreError::TooLarge(format!("a channel's name has 1 to {CHANNEL_BYTES_MAX} bytes")));
+        }
+        let slot = slot_of(keys::CHANNELS, name.as_bytes());
+        let here = ShardChannel::open(&*store.topology().home_of(slot)?, name)?;
+        Ok(Self { store: store.clone(), name: name.into(), slot, here: Arc::new(Mutex::new(here)) })
+    }
+
     /// Its name.
     pub fn name(&self) -> &Arc<str> {
         &self.name
@@ -127,7 +129,7 @@ impl ChannelHandle {
     fn at(&self, home: &HomeDisk) -> Result<ShardChannel, StoreError> {
         let mut here = self.here.lock();
         if !here.is_of(home) {
-            *here = home.channel(&self.name)?;
+            *here = ShardChannel::open(home, &self.name)?;
         }
         Ok(here.clone())
     }

@@ -13,16 +13,23 @@ use crate::events::Event;
 use crate::outbox::{QueuedEvent, by_time};
 use crate::record::keys;
 use crate::shard::Shard;
+use crate::shard::channels::ShardChannel;
 use crate::shard::events::has_listeners;
 
 /// Events read at a time when the store is opened.
 const PAGE: usize = 256;
 
-impl Store {
+/// The object events of a store, in the order in which they are forwarded.
+#[derive(Debug, Clone, Copy)]
+pub struct EventFeed<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl EventFeed<'_> {
     /// Queues the events that existed when the store was opened.
-    pub(super) async fn find_events(&self) -> Result<(), StoreError> {
+    pub(super) async fn find(self) -> Result<(), StoreError> {
         let found = loop {
-            let found = self.waiting_events().await;
+            let found = self.waiting().await;
             // Events that a failed index did not return are read again when it has healed.
             if !self.healed().await {
                 break found?;
@@ -32,21 +39,21 @@ impl Store {
         if !found.is_empty() {
             tracing::info!(events = found.len(), "object events wait to be forwarded");
         }
-        self.0.outbox.push(found);
+        self.store.0.outbox.push(found);
         Ok(())
     }
 
     /// Waits for failed indexes to be healed. Returns whether there were any.
-    async fn healed(&self) -> bool {
+    async fn healed(self) -> bool {
         let mut any = false;
-        for (_, shard) in self.topology().open() {
+        for (_, shard) in self.store.topology().open() {
             any |= shard.applied.index.healed().await;
         }
         any
     }
 
-    async fn waiting_events(&self) -> Result<Vec<QueuedEvent>, StoreError> {
-        let topology = self.topology();
+    async fn waiting(self) -> Result<Vec<QueuedEvent>, StoreError> {
+        let topology = self.store.topology();
         let mut found = Vec::new();
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
@@ -70,30 +77,30 @@ impl Store {
     }
 
     /// Waits while the outbox is full, if the bucket has notifications or is mirrored.
-    pub(super) async fn room_for_event(&self, bucket: &str) -> Result<(), StoreError> {
-        let topology = self.topology();
+    pub(super) async fn room_for(self, bucket: &str) -> Result<(), StoreError> {
+        let topology = self.store.topology();
         let lead = topology.lead()?;
         // The operation itself reports a bucket that does not exist.
         match lead.find(bucket) {
-            Ok(found) if has_listeners(&lead.applied.options, &found) => self.room_for_events().await,
+            Ok(found) if has_listeners(&lead.applied.options, &found) => self.room().await,
             _ => Ok(()),
         }
     }
 
     /// Waits while the outbox is full.
-    pub(super) async fn room_for_events(&self) -> Result<(), StoreError> {
-        self.0.outbox.room(self.0.options.write_wait).await
+    pub(super) async fn room(self) -> Result<(), StoreError> {
+        self.store.0.outbox.room(self.store.0.options.write_wait).await
     }
 
     /// The next events to forward, at most `max`, in order; waits until there is one. They are
-    /// delivered again after a restart unless they were [done](Store::events_done).
-    pub async fn next_events(&self, max: usize) -> Vec<Event> {
-        self.0.outbox.next(max).await
+    /// delivered again after a restart unless they were [done](EventFeed::done).
+    pub async fn next(self, max: usize) -> Vec<Event> {
+        self.store.0.outbox.next(max).await
     }
 
     /// Marks these events, in the order in which they were handed out, as forwarded.
-    pub fn events_done(&self, events: &[Event]) {
-        self.0.outbox.done(events.iter().map(|event| (event.slot, event.position.offset)));
+    pub fn done(self, events: &[Event]) {
+        self.store.0.outbox.done(events.iter().map(|event| (event.slot, event.position.offset)));
     }
 
     /// Removes forwarded events of slots without a new event for this long, so that a restart does
@@ -103,11 +110,11 @@ impl Store {
     /// # Errors
     /// Those of [`ChannelHandle::trim`](crate::ChannelHandle::trim). What was not removed is tried
     /// again.
-    pub async fn trim_events(&self, idle_for: Duration) -> Result<(), StoreError> {
-        let outbox = &self.0.outbox;
+    pub async fn trim(self, idle_for: Duration) -> Result<(), StoreError> {
+        let outbox = &self.store.0.outbox;
         for (slot, offset) in outbox.idle_for(idle_for) {
             if outbox.is_newest(slot, offset) {
-                self.channel(&keys::outbox(slot))?.trim(offset).await?;
+                self.store.channel(&keys::outbox(slot))?.trim(offset).await?;
             }
             outbox.trimmed(slot, offset);
         }
@@ -117,7 +124,7 @@ impl Store {
 
 /// The events in a slot's outbox.
 async fn waiting_in(shard: &Shard, slot: usize, found: &mut Vec<QueuedEvent>) -> Result<(), StoreError> {
-    let channel = shard.channel(&keys::outbox(slot))?;
+    let channel = ShardChannel::open(shard, &keys::outbox(slot))?;
     let mut since = None;
     loop {
         let page = channel.history(HistoryQuery { since, limit: PAGE, reverse: false }, usize::MAX).await?;

@@ -105,7 +105,7 @@ impl<'a> Home<'a> {
     /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::Unavailable`],
     /// those of the log.
     pub async fn delete(self, condition: Condition, durability: Option<Durability>) -> Result<Written, StoreError> {
-        self.store.room_for_event(self.bucket).await?;
+        self.store.events().room_for(self.bucket).await?;
         let disk = self.enter().await?;
         let bucket = disk.find(self.bucket)?;
         let change = ObjectChange { kind: EventKind::Delete, key: self.key, size: 0, etag: "" };
@@ -189,7 +189,7 @@ impl<'a> Home<'a> {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        self.store.room_for_event(self.bucket).await?;
+        self.store.events().room_for(self.bucket).await?;
         let rewrite = Rewrite { condition, durability, event_kind: Some(EventKind::Copy) };
         let copied = rewrite.of(self, |found, now| {
             found.meta.modified_ms = now;
@@ -290,9 +290,9 @@ impl<'a> Home<'a> {
     /// The first unfinished fill of the key, by identity, if there is one.
     ///
     /// # Errors
-    /// Those of [`Store::uploads`].
+    /// Those of [`BucketContents::uploads`](crate::BucketContents::uploads).
     pub fn first_fill(self) -> Result<Option<UploadInfo>, StoreError> {
-        let page = self.store.uploads_of(UploadOwner::Server, self.bucket, self.key, "", ("", ""), 1)?;
+        let page = self.store.contents(self.bucket).uploads_of(UploadOwner::Server, self.key, "", ("", ""), 1)?;
         Ok(page.uploads.into_iter().find(|upload| upload.key == self.key))
     }
 }

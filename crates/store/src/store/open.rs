@@ -2,19 +2,13 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use futures::future::join_all;
-use steadfast_disk::Disk;
 use steadfast_flow::Env;
 use steadfast_log::{LogError, RecoveryReport};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 
-use super::gates::Gates;
-use super::moves::Moves;
-use super::topology::{Member, Missing, Topology};
-use super::{Pool, Store};
+use super::topology::{Member, Missing};
 use crate::layout::{DISKS_MAX, Layout, Seat};
-use crate::outbox::Outbox;
 use crate::record::keys::Id;
 use crate::shard::peek::{Peeked, Until, peek, saved_layout, saved_objects};
 use crate::shard::{Shard, ShardReport, pool_of};
@@ -44,41 +38,28 @@ pub(super) fn refuse(why: String) -> StoreError {
     LogError::Open(why).into()
 }
 
-impl Store {
-    /// Opens the store on one formatted disk: recovers the log and replays its end into the index.
-    ///
-    /// # Errors
-    /// Those of [`steadfast_log::Log::open`]; [`StoreError::Index`] when the index can neither be
-    /// read nor rebuilt.
-    pub async fn open(
-        disk: Arc<dyn Disk>,
-        index: IndexKind,
-        env: Env,
-        options: StoreOptions,
-    ) -> Result<(Self, OpenReport), StoreError> {
-        let name = disk.describe();
-        Self::open_pool(vec![PoolDisk { name, disk: Ok(disk), hint: false }], index, env, options).await
-    }
+/// A pool whose disks were opened.
+pub(super) struct OpenedPool {
+    pub(super) members: Vec<Arc<Member>>,
+    pub(super) layout: Option<Arc<Layout>>,
+    /// Without the repair of buckets.
+    pub(super) report: OpenReport,
+}
 
-    /// Opens the store on the disks of a pool, in any order. Empty formatted disks become a new
-    /// pool. A missing or unusable disk makes only its own keys unavailable; the report names it.
-    ///
-    /// # Errors
-    /// When a disk is given twice, belongs to another pool or to none while the others do; when
-    /// none can be opened.
-    pub async fn open_pool(
+impl OpenedPool {
+    /// Opens the disks, in any order, and finds how they belong together.
+    pub(super) async fn open(
         disks: Vec<PoolDisk>,
-        index: IndexKind,
-        env: Env,
-        options: StoreOptions,
-    ) -> Result<(Self, OpenReport), StoreError> {
+        index: &IndexKind,
+        env: &Env,
+        options: &StoreOptions,
+        read_ahead: &Arc<Semaphore>,
+    ) -> Result<Self, StoreError> {
         if disks.is_empty() || disks.len() > DISKS_MAX {
             return Err(refuse(format!("a pool of {} disks: it must have 1 to {DISKS_MAX}", disks.len())));
         }
-        let permits = usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28);
-        let read_ahead = Arc::new(Semaphore::new(permits));
-        let (given, strangers) = open_all(disks, &index, &env, &options, &read_ahead).await?;
-        let members = match seat(&given, &index, &env).await {
+        let (given, strangers) = open_all(disks, index, env, options, read_ahead).await?;
+        let members = match seat(&given, index, env).await {
             Ok(members) => members,
             Err(e) => {
                 join_all(given.iter().filter_map(|g| g.shard.as_ref().ok()).map(|(shard, _)| shard.close())).await;
@@ -100,25 +81,6 @@ impl Store {
         let logs: Vec<(String, RecoveryReport)> =
             reports.iter().map(|(name, report)| (name.clone(), report.recovery.clone())).collect();
         let Some((_, recovery)) = logs.first().cloned() else { return Err(refuse("no disk could be opened".into())) };
-        let moves_unfinished = layout.as_ref().is_some_and(|layout| layout.has_work());
-        let outbox = Arc::new(Outbox::new(options.events_max, env.clone()));
-        let store = Self(Arc::new(Pool {
-            topology: ArcSwap::from_pointee(Topology::new(members, layout)),
-            gates: Gates::default(),
-            moves: Moves::new(&options, &env),
-            index,
-            options,
-            read_ahead,
-            bucket_ops: Mutex::new(()),
-            snapshot_ops: Mutex::new(()),
-            outbox: outbox.clone(),
-            env,
-        }));
-        store.topology().open().for_each(|(_, shard)| shard.applied.channels.set_outbox(&outbox));
-        store.find_events().await?;
-        store.doubt_buckets();
-        let buckets_repaired = store.repair_buckets().await;
-        store.repair_snapshots().await;
         let report = OpenReport {
             recovery,
             index_rebuilt: reports.iter().any(|(_, report)| report.index_rebuilt),
@@ -126,10 +88,10 @@ impl Store {
             disks: logs,
             missing,
             left_out,
-            moves_unfinished,
-            buckets_repaired,
+            moves_unfinished: layout.as_ref().is_some_and(|layout| layout.has_work()),
+            buckets_repaired: 0,
         };
-        Ok((store, report))
+        Ok(Self { members, layout, report })
     }
 }
 

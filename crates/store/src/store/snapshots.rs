@@ -21,11 +21,11 @@ use super::snapshot::Snapshot;
 use super::topology::Topology;
 use crate::index::MemCheckpoint;
 use crate::layout::Layout;
-use crate::record::BucketMeta;
 use crate::record::keys::Id;
 use crate::record::snapshot::SnapshotMeta;
 use crate::shard::Shard;
-use crate::{BucketInfo, IndexKind, SnapshotInfo, StoreError};
+use crate::shard::snapshots::SnapshotPart;
+use crate::{IndexKind, SnapshotInfo, StoreError};
 
 /// Maximum time for making a snapshot: a hanging disk must not block recycling for ever.
 const MAKE_WAIT: Duration = Duration::from_secs(30);
@@ -71,13 +71,19 @@ fn check_name(name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Store {
-    fn snapshot_parts(&self) -> Vec<Parts> {
+/// The snapshots of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreSnapshots<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl StoreSnapshots<'_> {
+    fn parts(self) -> Vec<Parts> {
         let mut all: BTreeMap<Id, Parts> = BTreeMap::new();
-        let topology = self.topology();
+        let topology = self.store.topology();
         for (seat, member) in topology.members().iter().enumerate() {
             let Ok(shard) = &member.shard else { continue };
-            for (id, meta) in shard.snapshots() {
+            for (id, meta) in shard.applied.snapshots.read().clone() {
                 let (objects, bytes) = (meta.objects, meta.bytes);
                 let parts =
                     all.entry(id).or_insert_with(|| Parts { id, meta, seats: Vec::new(), objects: 0, bytes: 0 });
@@ -92,13 +98,13 @@ impl Store {
         all
     }
 
-    fn find_snapshot(&self, name: &str) -> Result<Parts, StoreError> {
-        self.snapshot_parts().into_iter().find(|parts| parts.meta.name == name).ok_or(StoreError::NoSuchSnapshot)
+    fn find(self, name: &str) -> Result<Parts, StoreError> {
+        self.parts().into_iter().find(|parts| parts.meta.name == name).ok_or(StoreError::NoSuchSnapshot)
     }
 
     /// All snapshots, oldest first.
-    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        self.snapshot_parts().iter().map(Parts::info).collect()
+    pub fn all(self) -> Vec<SnapshotInfo> {
+        self.parts().iter().map(Parts::info).collect()
     }
 
     /// Makes a snapshot of all buckets and objects at one moment. It takes the time of a few
@@ -108,29 +114,29 @@ impl Store {
     /// [`StoreError::SnapshotExists`]; [`StoreError::Snapshot`] when the name is invalid or there
     /// are too many; [`StoreError::Unavailable`] when a disk is missing or read-only; those of a
     /// commit.
-    pub async fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo, StoreError> {
+    pub async fn create(self, name: &str) -> Result<SnapshotInfo, StoreError> {
         check_name(name)?;
-        let (store, name) = (self.clone(), name.to_owned());
-        self.run_to_end("snapshot-make", async move { store.make_snapshot(&name).await }).await
+        let (store, name) = (self.store.clone(), name.to_owned());
+        self.run_to_end("snapshot-make", async move { store.snapshots().make(&name).await }).await
     }
 
     /// Runs `work` in a task of its own: once begun, it finishes even if the caller is cancelled.
     async fn run_to_end<T: Send + 'static>(
-        &self,
+        self,
         what: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.0.env.spawn(what, async move {
+        self.store.0.env.spawn(what, async move {
             // The caller may have been cancelled.
             let _ = answer.send(work.await);
         });
         answered.await.unwrap_or_else(|_| Err(StoreError::Snapshot("the server is stopping".to_owned())))
     }
 
-    async fn make_snapshot(&self, name: &str) -> Result<SnapshotInfo, StoreError> {
-        let _one = self.0.snapshot_ops.lock().await;
-        let topology = self.topology();
+    async fn make(self, name: &str) -> Result<SnapshotInfo, StoreError> {
+        let _one = self.store.0.snapshot_ops.lock().await;
+        let topology = self.store.topology();
         let shards = writable(&topology)?;
         if topology.layout().is_some_and(|layout| layout.seats.iter().any(|seat| seat.leaving)) {
             return Err(StoreError::Snapshot(
@@ -139,7 +145,7 @@ impl Store {
                     .to_owned(),
             ));
         }
-        let there = self.snapshot_parts();
+        let there = self.parts();
         if there.iter().any(|parts| parts.meta.name == name) {
             return Err(StoreError::SnapshotExists);
         }
@@ -153,10 +159,10 @@ impl Store {
             )));
         }
         let id = first.applied.random_id();
-        let env = self.0.env.clone();
+        let env = self.store.0.env.clone();
         let made = env.timeout(MAKE_WAIT, make(&shards, name, id, env.wall_ms())).await;
         match made {
-            Some(Ok(())) => Ok(self.find_snapshot(name)?.info()),
+            Some(Ok(())) => Ok(self.find(name)?.info()),
             failed => {
                 // Whether or not its records were committed, nothing may be left of it.
                 let undone = env.timeout(MAKE_WAIT, drop_everywhere(&shards, id)).await;
@@ -179,22 +185,22 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchSnapshot`]; [`StoreError::Unavailable`] when a disk that has a part of
     /// it is missing or read-only; those of a commit.
-    pub async fn delete_snapshot(&self, name: &str) -> Result<(), StoreError> {
-        let (store, name) = (self.clone(), name.to_owned());
-        self.run_to_end("snapshot-delete", async move { store.remove_snapshot(&name).await }).await
+    pub async fn delete(self, name: &str) -> Result<(), StoreError> {
+        let (store, name) = (self.store.clone(), name.to_owned());
+        self.run_to_end("snapshot-delete", async move { store.snapshots().remove(&name).await }).await
     }
 
-    async fn remove_snapshot(&self, name: &str) -> Result<(), StoreError> {
-        let _one = self.0.snapshot_ops.lock().await;
-        let parts = self.find_snapshot(name)?;
-        drop_everywhere(&writable(&self.topology())?, parts.id).await
+    async fn remove(self, name: &str) -> Result<(), StoreError> {
+        let _one = self.store.0.snapshot_ops.lock().await;
+        let parts = self.find(name)?;
+        drop_everywhere(&writable(&self.store.topology())?, parts.id).await
     }
 
     /// Removes unconfirmed snapshots.
-    pub(super) async fn repair_snapshots(&self) {
-        let topology = self.topology();
+    pub(super) async fn repair(self) {
+        let topology = self.store.topology();
         let Ok(shards) = writable(&topology) else { return };
-        for parts in self.snapshot_parts().iter().filter(|parts| !parts.whole() && !parts.seats.contains(&0)) {
+        for parts in self.parts().iter().filter(|parts| !parts.whole() && !parts.seats.contains(&0)) {
             match drop_everywhere(&shards, parts.id).await {
                 Ok(()) => {
                     let name = &parts.meta.name;
@@ -216,14 +222,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchSnapshot`]; [`StoreError::Snapshot`] when a part of it is missing; those
     /// of reading the logs.
-    pub async fn open_snapshot(
-        &self,
+    pub async fn open(
+        self,
         name: &str,
         scratch: Option<PathBuf>,
         bytes_s: u64,
         progress: impl Fn(f64) + Send + Sync,
     ) -> Result<Snapshot, StoreError> {
-        let parts = self.find_snapshot(name)?;
+        let parts = self.find(name)?;
         if !parts.whole() {
             return Err(StoreError::Snapshot(format!(
                 "{} of the {} disks with a part of the snapshot {name:?} are missing",
@@ -231,7 +237,7 @@ impl Store {
                 parts.meta.disks
             )));
         }
-        let topology = self.topology();
+        let topology = self.store.topology();
         let members = topology.members();
         let shards = parts.seats.iter().filter_map(|seat| members[*seat].shard.as_ref().ok());
         let count = parts.seats.len() as u64;
@@ -248,7 +254,7 @@ impl Store {
                     done[i] = at as f64 / end.max(1) as f64;
                     progress(done.iter().sum::<f64>() / count as f64);
                 };
-                shard.frozen(parts.id, index, bytes_s.div_ceil(count), &report).await
+                SnapshotPart { shard, id: parts.id }.frozen(index, bytes_s.div_ceil(count), &report).await
             }
         });
         let shards = try_join_all(frozen).await?;
@@ -260,14 +266,14 @@ impl Store {
             }
         }
         let pool = layout.as_ref().map_or_else(|| shards[0].applied.pool, |layout| layout.family);
-        Ok(Snapshot { info: parts.info(), pool, shards, layout, env: self.0.env.clone() })
+        Ok(Snapshot { info: parts.info(), pool, shards, layout, env: self.store.0.env.clone() })
     }
 
     /// Why a full pool may be full: the bytes that only snapshots keep, with the name of the oldest
     /// snapshot. `None` without snapshots.
-    pub fn snapshots_keep(&self) -> Option<(u64, String)> {
-        let oldest = self.snapshot_parts().into_iter().next()?.meta.name;
-        let topology = self.topology();
+    pub fn kept(self) -> Option<(u64, String)> {
+        let oldest = self.parts().into_iter().next()?.meta.name;
+        let topology = self.store.topology();
         let kept = topology.open().map(|(_, shard)| shard.log().extents().held_bytes).sum();
         Some((kept, oldest))
     }
@@ -286,8 +292,11 @@ fn writable(topology: &Topology) -> Result<Vec<&Shard>, StoreError> {
 /// their parts with the held records: the snapshot may be complete at the next start.
 async fn drop_everywhere(shards: &[&Shard], id: Id) -> Result<(), StoreError> {
     let Some((first, others)) = shards.split_first() else { return Ok(()) };
-    first.drop_snapshot(id).await?;
-    join_all(others.iter().map(|shard| shard.drop_snapshot(id))).await.into_iter().collect()
+    SnapshotPart { shard: first, id }.remove().await?;
+    join_all(others.iter().map(|shard| async move { SnapshotPart { shard, id }.remove().await }))
+        .await
+        .into_iter()
+        .collect()
 }
 
 async fn make(shards: &[&Shard], name: &str, id: Id, created_ms: u64) -> Result<(), StoreError> {
@@ -300,20 +309,10 @@ async fn make(shards: &[&Shard], name: &str, id: Id, created_ms: u64) -> Result<
     drop(holdings);
     let disks = shards.len() as u64;
     let put = |at: usize| {
-        let meta = shards[at].snapshot_meta(name, created_ms, disks, &holds[at]);
-        async move { shards[at].put_snapshot(id, &meta).await }
+        let part = SnapshotPart { shard: shards[at], id };
+        let meta = part.meta(name, created_ms, disks, &holds[at]);
+        async move { part.put(&meta).await }
     };
     try_join_all((1..shards.len()).map(put)).await?;
     put(0).await
-}
-
-impl Store {
-    /// Creates a bucket as it was elsewhere, with its time and settings.
-    ///
-    /// # Errors
-    /// Those of [`Store::create_bucket`].
-    pub async fn create_bucket_as(&self, info: &BucketInfo) -> Result<(), StoreError> {
-        let meta = BucketMeta { name: info.name.clone(), created_ms: info.created_ms, settings: info.settings.clone() };
-        self.make_bucket(meta).await.map(drop)
-    }
 }

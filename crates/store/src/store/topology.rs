@@ -3,10 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use steadfast_log::{LogError, LogState};
+use steadfast_log::LogError;
 use tokio::sync::watch;
 
-use super::Store;
 use super::gates::Pass;
 use crate::StoreError;
 use crate::layout::{Layout, Owned, SLOTS, slot_of};
@@ -54,7 +53,7 @@ impl Member {
 }
 
 /// State of a disk, with the failure of its log or its index.
-fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
+pub(super) fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
     let (state, failure) = disk_state(&shard.log().watch().borrow());
     if failure.is_some() {
         return (state, failure);
@@ -80,8 +79,6 @@ pub(crate) struct HomeDisk {
     /// Index of the disk in the pool.
     pub(crate) seat: usize,
     shard: Shard,
-    /// Whether the pool has only this disk.
-    only: bool,
     topology: Arc<Topology>,
 }
 
@@ -97,7 +94,7 @@ impl HomeDisk {
     /// Adds the name of the read-only disk to the error, where there are several disks.
     pub(crate) fn with_disk_name<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match result {
-            Err(StoreError::Log(LogError::Failed { what, cause })) if !self.only => {
+            Err(StoreError::Log(LogError::Failed { what, cause })) if !self.topology.is_only() => {
                 Err(self.topology.members[self.seat].read_only(&format!("a {what} failed: {cause}")))
             }
             result => result,
@@ -107,8 +104,8 @@ impl HomeDisk {
 
 /// A home that may be changed: its slot does not move meanwhile.
 pub(crate) struct Entered<'a> {
-    home: HomeDisk,
-    _pass: Pass<'a>,
+    pub(super) home: HomeDisk,
+    pub(super) _pass: Pass<'a>,
 }
 
 impl Deref for Entered<'_> {
@@ -121,8 +118,8 @@ impl Deref for Entered<'_> {
 
 /// Homes that may be changed: none of the slots moves meanwhile.
 pub(crate) struct EnteredMany<'a> {
-    topology: Arc<Topology>,
-    _passes: Vec<Pass<'a>>,
+    pub(super) topology: Arc<Topology>,
+    pub(super) _passes: Vec<Pass<'a>>,
 }
 
 impl EnteredMany<'_> {
@@ -222,7 +219,7 @@ impl Topology {
             _ => 0,
         };
         let shard = self.members[seat].open()?.clone();
-        Ok(HomeDisk { seat, shard, only: self.is_only(), topology: self.clone() })
+        Ok(HomeDisk { seat, shard, topology: self.clone() })
     }
 
     pub(super) fn home(self: &Arc<Self>, bucket: &str, key: &str) -> Result<HomeDisk, StoreError> {
@@ -289,76 +286,5 @@ impl Topology {
         status.failed_disks = disks.iter().filter(|disk| disk.failure.is_some()).count() as u64;
         status.disks = disks;
         status
-    }
-}
-
-impl Store {
-    /// The current topology.
-    pub(crate) fn topology(&self) -> Arc<Topology> {
-        self.0.topology.load_full()
-    }
-
-    /// The shard that is home to a slot, for changes. Waits while the slot is moving.
-    pub(crate) async fn enter_slot(&self, slot: usize) -> Result<Entered<'_>, StoreError> {
-        let (env, wait) = (&self.0.env, self.0.options.write_wait);
-        loop {
-            let pass = self.0.gates.pass(slot, env, wait).await?;
-            let home = self.topology().home_of(slot)?;
-            if !home.applied.dirty.is_full(slot) {
-                return Ok(Entered { home, _pass: pass });
-            }
-            drop(pass);
-            let room = env.timeout(wait, home.applied.dirty.room(slot)).await;
-            room.ok_or(StoreError::Busy("changes to slots that are moving"))?;
-        }
-    }
-
-    /// [`Store::enter_slot`] for several slots at once.
-    pub(crate) async fn enter_many(&self, slots: &[usize]) -> Result<EnteredMany<'_>, StoreError> {
-        let (env, wait) = (&self.0.env, self.0.options.write_wait);
-        let mut sorted = slots.to_vec();
-        sorted.sort_unstable();
-        sorted.dedup();
-        let mut passes = Vec::with_capacity(sorted.len());
-        for slot in sorted {
-            passes.push(self.0.gates.pass(slot, env, wait).await?);
-        }
-        Ok(EnteredMany { topology: self.topology(), _passes: passes })
-    }
-
-    /// The shard that is authoritative for buckets.
-    pub(crate) fn lead(&self) -> Result<Shard, StoreError> {
-        self.topology().lead().cloned()
-    }
-
-    /// Disks that are missing, read-only or report a failure, by name, with the reason.
-    pub fn failed_disks(&self) -> Vec<(String, String)> {
-        let failure = |member: &Member| match &member.shard {
-            Ok(shard) => state_of(shard).1,
-            Err(missing) => Some(missing.why.clone()),
-        };
-        let topology = self.topology();
-        topology.members().iter().filter_map(|member| Some((member.name.clone(), failure(member)?))).collect()
-    }
-
-    /// The disks that refused new data for lack of space and have accepted none since, by name.
-    pub fn full_disks(&self) -> Vec<String> {
-        let topology = self.topology();
-        let full = topology.open().filter(|(_, shard)| shard.writes.is_full());
-        full.map(|(member, _)| member.name.clone()).collect()
-    }
-
-    /// The free share of each open disk, in percent, by the disk's name.
-    pub fn spare_percents(&self) -> Vec<(String, u8)> {
-        let topology = self.topology();
-        let spare = |shard: &Shard| shard.writes.spare_percent();
-        topology.open().map(|(member, shard)| (member.name.clone(), spare(shard))).collect()
-    }
-
-    /// Whether any disk accepts writes.
-    pub fn takes_writes(&self) -> bool {
-        self.topology()
-            .open()
-            .any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok && shard.applied.index.is_well())
     }
 }

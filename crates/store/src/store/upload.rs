@@ -130,7 +130,7 @@ impl Upload<'_> {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         assert!(self.owner == UploadOwner::Client, "a fill is completed as a fill");
-        self.home.store.room_for_event(self.home.bucket).await?;
+        self.home.store.events().room_for(self.home.bucket).await?;
         let disk = self.home.enter().await?;
         let bucket = disk.find(self.home.bucket)?;
         let preconditions = [precondition_of(&condition)];

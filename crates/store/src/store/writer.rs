@@ -167,7 +167,7 @@ impl ObjectWriter {
             && self.event_kind.is_some()
             && has_listeners(&self.body.shard.applied.options, &self.body.bucket)
         {
-            store.room_for_events().await?;
+            store.events().room().await?;
         }
         let home = self.arrive(store.as_ref()).await?;
         let modified_ms = self.body.shard.applied.env.wall_ms();
@@ -345,13 +345,6 @@ fn upload_of(stored: &StoredObject, applied: &AppliedState) -> Option<(Id, u16)>
     }
     let id = known.unwrap_or_else(|| applied.random_id());
     Some((id, u16::try_from(stored.parts.len()).unwrap_or(u16::MAX)))
-}
-
-impl Store {
-    /// Generation of the current layout; 0 without one.
-    fn generation(&self) -> u64 {
-        self.0.topology.load().layout().map_or(0, |layout| layout.generation)
-    }
 }
 
 impl std::fmt::Debug for ObjectWriter {

@@ -40,7 +40,7 @@ async fn channels_move_with_their_slots_and_come_back() {
         }
         let received = Arc::new(RecordingSink::default());
         let sink: Arc<dyn ChannelSink> = received.clone();
-        store.set_channel_sink(&sink);
+        store.channels().set_sink(&sink);
         steadfast_flow::Env::tokio().sleep(Duration::from_millis(5)).await;
         let mut like = Vec::new();
         for name in &names {
@@ -50,14 +50,14 @@ async fn channels_move_with_their_slots_and_come_back() {
             // A disk joins, and the first leaves; at last a former member rejoins with the remains
             // of its index.
             let (added, index) = (formatted().await, pool.disks.len());
-            store.add_disk(named(&format!("d{index}"), &added)).await.expect("added");
+            store.disks().add(named(&format!("d{index}"), &added)).await.expect("added");
             assert!(done(&store).await.copied > 10);
             pool.disks.push(added);
             for (name, like) in names.iter().zip(&like) {
                 assert_eq!(seen(&store, name).await, *like, "{name}");
             }
             let leaves = if round == 1 { format!("d{index}") } else { "d0".to_owned() };
-            store.drain_disk(&leaves).await.expect("drained");
+            store.disks().drain(&leaves).await.expect("drained");
             done(&store).await;
             pool.disks.remove(leaves[1..].parse().expect("a number"));
             // An existing handle stays usable, and the sink receives each publication.
@@ -77,7 +77,7 @@ async fn channels_move_with_their_slots_and_come_back() {
             }
             handles.clear();
             store = reopened(&pool, store, true).await;
-            store.set_channel_sink(&sink);
+            store.channels().set_sink(&sink);
             for (n, (name, like)) in names.iter().zip(&mut like).enumerate() {
                 let is = seen(&store, name).await;
                 // Channels with asynchronous publications may have lost some, as far as the store
@@ -95,7 +95,7 @@ async fn moving_channels_is_invisible_to_clients() {
     let (_pool, store) = Pool::start_on(2, false).await;
     let received = Arc::new(RecordingSink::default());
     let sink: Arc<dyn ChannelSink> = received.clone();
-    store.set_channel_sink(&sink);
+    store.channels().set_sink(&sink);
     let moving = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let (mut ends, env) = (Vec::new(), steadfast_flow::Env::tokio());
     for n in 0..6 {
@@ -118,11 +118,11 @@ async fn moving_channels_is_invisible_to_clients() {
         });
     }
     let new = [formatted().await, formatted().await];
-    store.add_disk(named("n0", &new[0])).await.expect("added");
+    store.disks().add(named("n0", &new[0])).await.expect("added");
     done(&store).await;
-    store.drain_disk("d0").await.expect("drained");
+    store.disks().drain("d0").await.expect("drained");
     done(&store).await;
-    store.replace_disk("d1", named("n1", &new[1])).await.expect("replaced");
+    store.disks().replace("d1", named("n1", &new[1])).await.expect("replaced");
     done(&store).await;
     moving.store(false, std::sync::atomic::Ordering::Relaxed);
     for (n, end) in ends.into_iter().enumerate() {
@@ -148,12 +148,12 @@ async fn a_publication_that_cannot_be_read_keeps_its_channel_where_it_is() {
     let disk: Arc<dyn Disk> = Arc::new(Faulty::new(pool.disks[0].clone(), faults.clone()));
     let (store, _) = pool.open_on(vec![named("d0", &disk)]).await.expect("open");
     let fault = faults.add(Fault::new(OpKind::Read, Effect::Error(5)).within(0..u64::MAX));
-    store.replace_disk("d0", named("new", &formatted().await)).await.expect("begun");
+    store.disks().replace("d0", named("new", &formatted().await)).await.expect("begun");
     let status = ended(&store).await;
     assert_eq!((status.state, status.unmovable_total), (MoveState::Failed, 2), "{status:?}");
     assert!(status.unmovable.iter().any(|what| what.name == "channel b"), "{status:?}");
     faults.remove(fault);
-    assert!(store.resume_moves().expect("resumed"));
+    assert!(store.disks().resume_moves().expect("resumed"));
     done(&store).await;
     assert_eq!(seen(&store, "b").await, like);
 }

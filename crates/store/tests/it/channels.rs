@@ -250,7 +250,7 @@ on_disks! {
         let (_pool, store) = Pool::start_on(disks, false).await;
         let received = Arc::new(RecordingSink::default());
         let sink: Arc<dyn ChannelSink> = received.clone();
-        store.set_channel_sink(&sink);
+        store.channels().set_sink(&sink);
         let publishers = (0..8).map(|publisher| {
             let store = store.clone();
             async move {

@@ -82,7 +82,7 @@ async fn a_later_member_is_known_by_later_layouts() {
     fill(&store).await;
     let third = formatted_mem().await;
     let disk: Arc<dyn Disk> = third.clone();
-    store.add_disk(named("d2", &disk)).await.expect("added");
+    store.disks().add(named("d2", &disk)).await.expect("added");
     done(&store).await;
     store.close().await.expect("close");
     drop(store);
@@ -111,7 +111,7 @@ async fn a_stranger_whose_layout_is_damaged_is_still_refused() {
     drop(store);
     let store = other.open().await;
     fill(&store).await;
-    store.create_bucket("another", BucketSettings::default()).await.expect("made");
+    store.buckets().create("another", BucketSettings::default()).await.expect("made");
     store.close().await.expect("close");
     drop(store);
     forget_layouts(&other.mem[1], &other.disks[0]).await;
@@ -129,5 +129,5 @@ async fn a_stranger_whose_layout_is_damaged_is_still_refused() {
         assert!(was.expect("reads") == is.expect("reads"), "it is left as it was");
     }
     let store = pool.open().await;
-    assert!(get(&store, &key(0)).await.is_ok() && store.bucket(BUCKET).is_ok());
+    assert!(get(&store, &key(0)).await.is_ok() && store.buckets().get(BUCKET).is_ok());
 }

@@ -58,7 +58,7 @@ async fn whole(crashed: bool) -> Whole {
     Log::format(&any, &Env::tokio(), &format).await.expect("formats");
     let live = tempfile::tempdir().expect("a directory");
     let (store, _) = open(&disk, live.path()).await.expect("opens");
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("made");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("made");
     let mut ledger = Ledger::new();
     for op in 0..500u64 {
         change(&store, &mut ledger, op).await;
@@ -208,7 +208,7 @@ async fn trial(whole: &Whole, seed: u64) {
                 (Err(e), _) => errors.push(e),
             }
         }
-        if let Ok(page) = store.list(BUCKET, &ListQuery { limit: 10_000, ..ListQuery::default() }) {
+        if let Ok(page) = store.contents(BUCKET).objects(&ListQuery { limit: 10_000, ..ListQuery::default() }) {
             let listed = page.objects.iter().map(|object| object.key.as_str()).filter(|key| *key != LAST);
             let listed: Vec<&str> = listed.collect();
             let there = whole.ledger.iter().filter(|(_, data)| data.is_some());

@@ -66,7 +66,7 @@ async fn rest(store: &Store) {
 async fn replayed_after(count: usize, extent_bytes: u64) -> u64 {
     let pool = pool(extent_bytes).await;
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let cold = bytes_of(1, 1000);
     put(&store, "cold", &cold).await;
     come_and_go(&store, 0..count).await;

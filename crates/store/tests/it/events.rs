@@ -24,15 +24,15 @@ fn rule(id: &str, kinds: &[EventKind], prefix: &str) -> NotificationRule {
 
 async fn listen(store: &Store, rules: Vec<NotificationRule>) {
     let notifications = Some(Notifications { rules, document: "as given".into() });
-    let settings = BucketSettings { notifications, ..store.bucket(BUCKET).expect("there").settings };
-    store.update_bucket(BUCKET, settings).await.expect("changed");
+    let settings = BucketSettings { notifications, ..store.buckets().get(BUCKET).expect("there").settings };
+    store.buckets().update(BUCKET, settings).await.expect("changed");
 }
 
 /// All waiting events, without marking them done.
 async fn waiting(store: &Store) -> Vec<Event> {
     let mut events = Vec::new();
     while store.status().events.used as usize > events.len() {
-        events.extend(store.next_events(7).await);
+        events.extend(store.events().next(7).await);
     }
     events
 }
@@ -64,7 +64,7 @@ on_disks! {
         let (pool, mut store) = Pool::start_on(disks, true).await;
         put(&store, "a", b"before anyone subscribed to it").await;
         listen(&store, vec![rule("all", &EventKind::ALL, ""), rule("b", &[EventKind::Delete], "b")]).await;
-        assert_eq!(store.bucket(BUCKET).expect("there").settings.notifications.expect("kept").document, "as given");
+        assert_eq!(store.buckets().get(BUCKET).expect("there").settings.notifications.expect("kept").document, "as given");
         put(&store, "a", b"1").await;
         put_if(&store, "a", b"2", "e", Condition::Absent).await.expect_err("it is there");
         put(&store, "b", &[1; 15_000]).await;
@@ -75,7 +75,7 @@ on_disks! {
         store.at(BUCKET, "a").delete(Condition::None, None).await.expect("deleted");
         store.at(BUCKET, "a").delete(Condition::None, None).await.expect("not there");
         let keys = ["b", "nothing", "c", "b"].map(str::to_owned).to_vec();
-        assert!(store.delete_many(BUCKET, keys, None).await.iter().all(Result::is_ok));
+        assert!(store.contents(BUCKET).delete(keys, None).await.iter().all(Result::is_ok));
         let restored = store.at(BUCKET, "e").writer(Some(0)).await.expect("a writer");
         restored.commit_stored(StoredObject::default(), Condition::None, None).await.expect("restored");
 
@@ -121,20 +121,20 @@ on_disks! {
             for n in 0..20 {
                 put(&store, &format!("k{}", n % 10), b"x").await;
             }
-            let events = store.next_events(15).await;
+            let events = store.events().next(15).await;
             assert_eq!(events.len(), 15);
             assert_eq!(store.status().events.used as usize, 20);
-            store.events_done(&events);
+            store.events().done(&events);
             assert_eq!(store.status().events.used as usize, 5);
             // Events of slots with waiting events may be delivered again: they are not removed one
             // by one.
-            let rest: Vec<_> = store.next_events(15).await;
+            let rest: Vec<_> = store.events().next(15).await;
             assert_eq!(rest.len(), 5);
             if round < 2 {
-                store.events_done(&rest);
-                store.trim_events(Duration::from_secs(3600)).await.expect("nothing is idle for so long");
-                store.trim_events(Duration::ZERO).await.expect("trimmed");
-                store.trim_events(Duration::ZERO).await.expect("nothing left to do");
+                store.events().done(&rest);
+                store.events().trim(Duration::from_secs(3600)).await.expect("nothing is idle for so long");
+                store.events().trim(Duration::ZERO).await.expect("trimmed");
+                store.events().trim(Duration::ZERO).await.expect("nothing left to do");
                 store = reopened(&pool, store, round == 1).await;
                 assert_eq!(store.status().events.used as usize, 0);
             }
@@ -152,7 +152,7 @@ on_disks! {
 #[tokio::test]
 async fn a_full_outbox_blocks_only_writers_of_events() {
     let (mut pool, store) = Pool::start(false).await;
-    store.create_bucket("quiet", BucketSettings::default()).await.expect("made");
+    store.buckets().create("quiet", BucketSettings::default()).await.expect("made");
     store.close().await.expect("closed");
     drop(store);
     pool.options.events_max = 2;
@@ -164,14 +164,14 @@ async fn a_full_outbox_blocks_only_writers_of_events() {
     }
     assert!(matches!(put_if(&store, "seen/c", b"x", "e", Condition::None).await, Err(StoreError::Busy(_))));
     assert!(matches!(store.at(BUCKET, "seen/a").delete(Condition::None, None).await, Err(StoreError::Busy(_))));
-    let many = store.delete_many(BUCKET, vec!["seen/a".into()], None).await;
+    let many = store.contents(BUCKET).delete(vec!["seen/a".into()], None).await;
     assert!(matches!(many[..], [Err(StoreError::Busy(_))]));
     store.at("quiet", "x").delete(Condition::None, None).await.expect("no rule matches there");
-    let events = store.next_events(1).await;
+    let events = store.events().next(1).await;
     assert_eq!(events[0].event.key, "seen/a");
     let mut waits = std::pin::pin!(put_if(&store, "seen/c", b"x", "e", Condition::None));
     assert!(poll!(waits.as_mut()).is_pending());
-    store.events_done(&events);
+    store.events().done(&events);
     waits.await.expect("there is room");
     let events = waiting(&store).await;
     assert_eq!(summary(&events), [(EventKind::Put, "seen/b"), (EventKind::Put, "seen/c")]);
@@ -194,9 +194,9 @@ async fn events_wait_through_the_exchange_of_all_disks() {
     }
     for n in 0..2 {
         let (new, name) = (formatted().await, format!("new{n}"));
-        store.add_disk(named(&name, &new)).await.expect("added");
+        store.disks().add(named(&name, &new)).await.expect("added");
         done(&store).await;
-        store.drain_disk(&format!("d{n}")).await.expect("drained");
+        store.disks().drain(&format!("d{n}")).await.expect("drained");
         done(&store).await;
         pool.disks.push(new);
         for n in 0..40 {

@@ -42,7 +42,7 @@ on_disks! {
         let mut pool = Pool::of(disks, true).await;
         pool.options.mirrored = vec![Mirrored { bucket: BUCKET.into(), prefix: String::new() }].into();
         let store = pool.open().await;
-        store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+        store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
         let id = begun(&store).await;
         let (one, two) = (bytes_of(1, 25_000), bytes_of(2, 300));
         segment(&store, &id, 2, &two).await;
@@ -53,7 +53,7 @@ on_disks! {
         drop(store);
         pool.delete_index();
         let store = pool.open().await;
-        let fills = store.fills(BUCKET, ("", ""), 10).expect("listed").uploads;
+        let fills = store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads;
         assert_eq!(fills.iter().map(|fill| &fill.upload_id).collect::<Vec<_>>(), [&id]);
         assert_eq!(store.at(BUCKET, "dir/k").fill(&id).info().expect("there").attributes.etag, "v1");
         assert_eq!(store.at(BUCKET, "dir/k").fill(&id).parts(0, 9).expect("listed").0.len(), 2);
@@ -80,7 +80,7 @@ on_disks! {
         segment(&store, &id, 1, b"body").await;
         let visible = store.at(BUCKET, "z").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
         for delimiter in ["", "/"] {
-            let page = store.uploads(BUCKET, "", delimiter, ("", ""), 10).expect("listed");
+            let page = store.contents(BUCKET).uploads("", delimiter, ("", ""), 10).expect("listed");
             assert_eq!((page.uploads.len(), page.prefixes.len()), (1, 0), "{page:?}");
         }
         assert!(matches!(store.at(BUCKET, "dir/k").upload(&id).info(), Err(StoreError::NoSuchUpload)));
@@ -95,7 +95,7 @@ on_disks! {
         let completed = store.at(BUCKET, "z").fill(&visible).complete_fill(1, &stored("x"), &condition(None)).await;
         assert!(matches!(completed, Err(StoreError::NoSuchUpload)), "{completed:?}");
         store.at(BUCKET, "dir/k").fill(&id).abort().await.expect("aborted");
-        assert!(store.fills(BUCKET, ("", ""), 10).expect("listed").uploads.is_empty());
+        assert!(store.contents(BUCKET).fills(("", ""), 10).expect("listed").uploads.is_empty());
         assert!(store.at(BUCKET, "dir/k").fill(&id).reader(1).await.is_err());
     }
 }

@@ -32,9 +32,9 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
     // The first disk too, which is authoritative for buckets.
     for lost in [0, 1] {
         let (pool, store) = filled(3, true).await;
-        store.create_snapshot("before").await.expect("made");
+        store.snapshots().create("before").await.expect("made");
         let name = format!("d{lost}");
-        let why = refusal(store.forget_disks(std::slice::from_ref(&name)).await);
+        let why = refusal(store.disks().forget(std::slice::from_ref(&name)).await);
         assert!(why.contains("is present") && why.contains("drain"), "{why}");
         let objects = store.status().disks[lost].objects;
         store.close().await.expect("closes");
@@ -43,14 +43,15 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
         given.remove(lost);
         let (store, _) = pool.open_on(given).await.expect("opens");
         assert!(
-            store.list(BUCKET, &all()).is_err() && store.create_bucket("new", BucketSettings::default()).await.is_err()
+            store.contents(BUCKET).objects(&all()).is_err()
+                && store.buckets().create("new", BucketSettings::default()).await.is_err()
         );
-        assert!(refusal(store.forget_disks(&["d9".to_owned()]).await).contains("not a disk of the pool"));
-        let forgotten = store.forget_disks(std::slice::from_ref(&name)).await.expect("given up");
+        assert!(refusal(store.disks().forget(&["d9".to_owned()]).await).contains("not a disk of the pool"));
+        let forgotten = store.disks().forget(std::slice::from_ref(&name)).await.expect("given up");
         assert_eq!((forgotten.len(), &forgotten[0].name, forgotten[0].objects), (1, &name, objects));
         assert!(forgotten[0].slots >= 341 && forgotten[0].snapshots == ["before"], "{forgotten:?}");
 
-        let kept = store.list(BUCKET, &all()).expect("lists again").objects.len() as u64;
+        let kept = store.contents(BUCKET).objects(&all()).expect("lists again").objects.len() as u64;
         assert_eq!(kept + objects.expect("known"), 60);
         let mut gone = 0;
         for n in 0..60 {
@@ -64,12 +65,12 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
             }
         }
         assert_eq!(gone, objects.expect("known"));
-        assert_eq!(store.list(BUCKET, &all()).expect("lists").objects.len(), 60);
-        store.create_bucket("new", BucketSettings::default()).await.expect("made again");
-        store.create_snapshot("after").await.expect("made again");
-        assert!(store.open_snapshot("before", None, 0, |_| ()).await.is_err());
-        store.delete_snapshot("before").await.expect("deleted");
-        store.delete_snapshot("after").await.expect("deleted");
+        assert_eq!(store.contents(BUCKET).objects(&all()).expect("lists").objects.len(), 60);
+        store.buckets().create("new", BucketSettings::default()).await.expect("made again");
+        store.snapshots().create("after").await.expect("made again");
+        assert!(store.snapshots().open("before", None, 0, |_| ()).await.is_err());
+        store.snapshots().delete("before").await.expect("deleted");
+        store.snapshots().delete("after").await.expect("deleted");
         store.close().await.expect("closes");
         drop(store);
 
@@ -77,14 +78,14 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
         let (store, report) = pool.open_on(pool.given()).await.expect("opens");
         assert!(report.missing.is_empty() && report.left_out.len() == 1, "{:?} {:?}", report.missing, report.left_out);
         assert!(report.left_out[0].0 == name && report.left_out[0].1.contains("taken out"), "{:?}", report.left_out);
-        assert_eq!(store.list(BUCKET, &all()).expect("lists").objects.len(), 60);
-        assert!(store.bucket("new").is_ok());
+        assert_eq!(store.contents(BUCKET).objects(&all()).expect("lists").objects.len(), 60);
+        assert!(store.buckets().get("new").is_ok());
         // Moves work again.
         let other = store.status().disks[0].name.clone();
-        store.drain_disk(&other).await.expect("begun");
+        store.disks().drain(&other).await.expect("begun");
         done(&store).await;
         assert_eq!(store.status().disks.iter().filter(|disk| disk.state == DiskState::Ok).count(), 1);
-        assert_eq!(store.list(BUCKET, &all()).expect("lists").objects.len(), 60);
+        assert_eq!(store.contents(BUCKET).objects(&all()).expect("lists").objects.len(), 60);
     }
 }
 
@@ -110,7 +111,7 @@ async fn a_foreign_disk_is_left_unchanged() {
     let before = entries();
     for (disk, what) in [(&foreign.disks[0], "a pool of its own"), (&of_many.disks[1], "another pool")] {
         let was = content(disk).await;
-        let why = refusal(store.add_disk(named("x", disk)).await);
+        let why = refusal(store.disks().add(named("x", disk)).await);
         assert!(why.contains(what), "{why}");
         assert!(content(disk).await == was && entries() == before);
     }

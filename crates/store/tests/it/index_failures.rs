@@ -61,7 +61,7 @@ fn is_well(store: &Store) -> bool {
 
 fn keys_of(store: &Store) -> Result<Vec<String>, StoreError> {
     let query = ListQuery { limit: 100_000, ..ListQuery::default() };
-    Ok(store.list(BUCKET, &query)?.objects.into_iter().map(|entry| entry.key).collect())
+    Ok(store.contents(BUCKET).objects(&query)?.objects.into_iter().map(|entry| entry.key).collect())
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn what_was_answered_was_taken_in_although_reads_of_the_index_failed() {
     let (pool, store) = Pool::start(false).await;
     let sink_log = Arc::new(RecordingSink::default());
     let sink: Arc<dyn ChannelSink> = sink_log.clone();
-    store.set_channel_sink(&sink);
+    store.channels().set_sink(&sink);
     let channel = store.channel("c").expect("a channel");
     channel.publish(new(1)).await.expect("published");
     for (i, damaged) in [(1u64, false), (2, true), (3, false), (4, true)] {
@@ -106,7 +106,7 @@ async fn an_index_is_not_replaced_by_one_of_a_log_that_cannot_be_read_whole() {
     let faults = Faults::new();
     pool.disks[0] = Arc::new(Faulty::new(pool.disks[0].clone(), faults.clone()));
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let key = |i: u64| format!("k{i:04}");
     for i in 0..4000 {
         put(&store, &key(i), &bytes_of(i, 1900)).await;

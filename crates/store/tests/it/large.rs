@@ -10,7 +10,7 @@ async fn a_part_that_could_never_be_completed_is_refused_when_it_comes() {
     pool.options.log.frame_bytes_max = 1;
     pool.options.chunk_bytes = 4096;
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let id =
         store.at(BUCKET, "k").create_upload(Attributes::default(), Condition::None).await.expect("upload").upload_id;
     let part = bytes_of(1, 800_000);

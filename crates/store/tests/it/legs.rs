@@ -81,7 +81,7 @@ async fn whole(crashed: bool) -> Whole {
     Log::format(&disk, &Env::tokio(), &format).await.expect("formats");
     let index = tempfile::tempdir().expect("a directory");
     let store = open(disk, index.path()).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("made");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("made");
     let mut ledger = Ledger::new();
     let mut older = legs.image();
     for op in 0..500u64 {

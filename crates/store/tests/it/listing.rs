@@ -37,7 +37,7 @@ fn naive(keys: &BTreeSet<String>, prefix: &str, delimiter: &str, after: &str) ->
 }
 
 fn listed(store: &Store, query: &ListQuery) -> (Vec<Item>, Option<String>) {
-    let page = store.list(BUCKET, query).expect("list");
+    let page = store.contents(BUCKET).objects(query).expect("list");
     let objects = page.objects.into_iter().map(|o| Item::Object(o.key));
     let mut items: Vec<Item> = objects.chain(page.prefixes.into_iter().map(Item::Prefix)).collect();
     items.sort_by(|a, b| a.text().cmp(b.text()));
@@ -91,12 +91,12 @@ async fn many_keys_under_a_prefix_are_stepped_over() {
     }
     put(&store, "last", b"").await;
     let query = ListQuery { delimiter: "/".into(), limit: 10, ..ListQuery::default() };
-    let page = store.list(BUCKET, &query).expect("list");
+    let page = store.contents(BUCKET).objects(&query).expect("list");
     assert_eq!(page.prefixes, ["deep/"]);
     assert_eq!(page.objects.len(), 1);
     assert_eq!(page.next, None);
     let nothing = ListQuery { limit: 0, ..ListQuery::default() };
-    assert_eq!(store.list(BUCKET, &nothing).expect("list").next, None);
+    assert_eq!(store.contents(BUCKET).objects(&nothing).expect("list").next, None);
 }
 
 on_disks! {
@@ -110,16 +110,16 @@ async fn uploads_are_listed_in_order_and_rolled_up(disks) {
     let mut got = Vec::new();
     let mut after = (String::new(), String::new());
     loop {
-        let page = store.uploads(BUCKET, "", "", (&after.0, &after.1), 2).expect("page");
+        let page = store.contents(BUCKET).uploads("", "", (&after.0, &after.1), 2).expect("page");
         got.extend(page.uploads.into_iter().map(|u| (u.key, u.upload_id)));
         let Some(next) = page.next else { break };
         after = next;
     }
     assert_eq!(got, want);
-    let page = store.uploads(BUCKET, "", "/", ("a", ""), 1).expect("page");
+    let page = store.contents(BUCKET).uploads("", "/", ("a", ""), 1).expect("page");
     assert_eq!(page.prefixes, ["b/"]);
     let (key, id) = page.next.expect("more");
-    let page = store.uploads(BUCKET, "", "/", (&key, &id), 9).expect("page");
+    let page = store.contents(BUCKET).uploads("", "/", (&key, &id), 9).expect("page");
     assert_eq!(page.uploads.into_iter().map(|u| u.key).collect::<Vec<_>>(), ["c"]);
     assert_eq!(page.next, None);
 }

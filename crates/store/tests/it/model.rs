@@ -61,7 +61,7 @@ fn name(key: u8) -> String {
 
 async fn check(store: &Store, model: &BTreeMap<String, Object>) {
     let query = ListQuery { limit: 1000, ..ListQuery::default() };
-    let page = store.list(BUCKET, &query).expect("list");
+    let page = store.contents(BUCKET).objects(&query).expect("list");
     let listed: Vec<(String, u64)> = page.objects.into_iter().map(|o| (o.key, o.size)).collect();
     let expected: Vec<(String, u64)> = model.iter().map(|(k, o)| (k.clone(), o.data.len() as u64)).collect();
     assert_eq!(listed, expected);
@@ -106,7 +106,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
     (pool.options.log.compaction.enabled, pool.options.log.scrub.enabled) = (lsm, lsm);
     let mut dropped = false;
     let mut store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let mut model = BTreeMap::<String, Object>::new();
     for (i, op) in ops.into_iter().enumerate() {
         let seed = i as u64;
@@ -125,7 +125,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 for key in &keys {
                     model.remove(key);
                 }
-                assert!(store.delete_many(BUCKET, keys, None).await.iter().all(Result::is_ok));
+                assert!(store.contents(BUCKET).delete(keys, None).await.iter().all(Result::is_ok));
             }
             Op::Copy(from, to) => {
                 let (from, to) = (name(from), name(to));

@@ -37,13 +37,14 @@ async fn fill(store: &Store, count: usize) -> Model {
 }
 
 async fn check(store: &Store, model: &Model) {
-    let listed: Vec<String> = store.list(BUCKET, &all()).expect("list").objects.into_iter().map(|o| o.key).collect();
+    let listed: Vec<String> =
+        store.contents(BUCKET).objects(&all()).expect("list").objects.into_iter().map(|o| o.key).collect();
     assert_eq!(listed, model.keys().cloned().collect::<Vec<_>>());
     for (key, data) in model {
         assert!(get(store, key).await.expect("there") == *data, "{key}");
     }
     let query = ListQuery { delimiter: "/".into(), ..all() };
-    let prefixes = store.list(BUCKET, &query).expect("list").prefixes;
+    let prefixes = store.contents(BUCKET).objects(&query).expect("list").prefixes;
     let mut expected: Vec<&str> = model.keys().filter_map(|key| Some(&key[..=key.find('/')?])).collect();
     expected.dedup();
     assert_eq!(prefixes, expected);
@@ -79,7 +80,7 @@ async fn come_and_go(lsm: bool) {
 
     // A pool of one becomes one of two.
     let second = formatted().await;
-    store.add_disk(named("second", &second)).await.expect("added");
+    store.disks().add(named("second", &second)).await.expect("added");
     let status = done(&store).await;
     assert!(status.copied > 20 && status.copied_bytes > 0 && status.swept > 20, "{status:?}");
     assert_eq!(slots(&store), [("d0".into(), 512), ("second".into(), 512)].map(|(n, s): (String, u64)| (n, s)));
@@ -87,7 +88,7 @@ async fn come_and_go(lsm: bool) {
     assert!(objects(&store).iter().all(|n| *n > 15), "{:?}", objects(&store));
     check(&store, &model).await;
     assert_eq!(store.at(BUCKET, &key(0)).info().expect("there").modified_ms, created);
-    store.create_bucket("another", BucketSettings::default()).await.expect("bucket");
+    store.buckets().create("another", BucketSettings::default()).await.expect("bucket");
 
     // And after a restart.
     store.close().await.expect("close");
@@ -100,22 +101,22 @@ async fn come_and_go(lsm: bool) {
 
     // The first leaves.
     let third = formatted().await;
-    store.add_disk(named("third", &third)).await.expect("added");
+    store.disks().add(named("third", &third)).await.expect("added");
     done(&store).await;
-    store.drain_disk("d0").await.expect("drained");
+    store.disks().drain("d0").await.expect("drained");
     let status = done(&store).await;
     assert_eq!(status.disk, "d0");
     assert_eq!(slots(&store), [("d1".to_owned(), 512), ("third".to_owned(), 512)]);
     check(&store, &model).await;
-    let page = store.uploads(BUCKET, "", "", ("", ""), 10).expect("uploads");
+    let page = store.contents(BUCKET).uploads("", "", ("", ""), 10).expect("uploads");
     assert_eq!(page.uploads.len(), 1);
     complete(&store, "dir9/upload", &upload, 1).await;
     model.insert("dir9/upload".into(), bytes_of(5, 12_000));
-    store.delete_bucket("another").await.expect("empty");
+    store.buckets().delete("another").await.expect("empty");
 
     // The second is replaced: nothing else moves.
     let fourth = formatted().await;
-    store.replace_disk("d1", named("fourth", &fourth)).await.expect("replaced");
+    store.disks().replace("d1", named("fourth", &fourth)).await.expect("replaced");
     done(&store).await;
     assert_eq!(slots(&store), [("third".to_owned(), 512), ("fourth".to_owned(), 512)]);
     check(&store, &model).await;
@@ -129,13 +130,13 @@ async fn come_and_go(lsm: bool) {
     let left_out: Vec<&str> = report.left_out.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!((left_out, report.missing.len()), (vec!["d1", "d2"], 0));
     check(&store, &model).await;
-    let refused = store.add_disk(named("again", &second)).await.expect_err("not blank").to_string();
+    let refused = store.disks().add(named("again", &second)).await.expect_err("not blank").to_string();
     assert!(refused.starts_with("again was taken out of this pool"), "{refused}");
 
     // Down to one again.
-    store.drain_disk("d3").await.expect("drained");
+    store.disks().drain("d3").await.expect("drained");
     done(&store).await;
-    let refused = store.drain_disk("d0").await.expect_err("the last").to_string();
+    let refused = store.disks().drain("d0").await.expect_err("the last").to_string();
     assert!(refused.contains("the only disk"), "{refused}");
     check(&store, &model).await;
     assert_eq!(objects(&store), [61]);
@@ -167,25 +168,26 @@ async fn impossible_requests_are_refused_with_a_reason() {
     let (pool, store) = Pool::start_on(2, false).await;
     fill(&store, 10).await;
     let refused = |result: Result<(), StoreError>| result.expect_err("refused").to_string();
-    let why = refused(store.drain_disk("nothing").await);
+    let why = refused(store.disks().drain("nothing").await);
     assert!(why.contains("nothing is not a disk of the pool") && why.contains("d0, d1"), "{why}");
-    let why = refused(store.add_disk(named("twice", &pool.disks[1])).await);
+    let why = refused(store.disks().add(named("twice", &pool.disks[1])).await);
     assert!(why.contains("twice is a disk of the pool already (d1)"), "{why}");
     let (other, foreign) = Pool::start_on(1, false).await;
     put(&foreign, "k", b"precious").await;
     foreign.close().await.expect("close");
-    let why = refused(store.add_disk(named("other", &other.disks[0])).await);
+    let why = refused(store.disks().add(named("other", &other.disks[0])).await);
     assert!(why.starts_with("other holds a pool of its own"), "{why}");
-    let why = refused(store.add_disk(PoolDisk { name: "gone".into(), disk: Err("ENXIO".into()), hint: false }).await);
+    let why =
+        refused(store.disks().add(PoolDisk { name: "gone".into(), disk: Err("ENXIO".into()), hint: false }).await);
     assert!(why.contains("gone: ENXIO"), "{why}");
-    assert!(!store.resume_moves().expect("nothing to do"));
+    assert!(!store.disks().resume_moves().expect("nothing to do"));
     // None of that is remembered, and a refused disk can be opened by itself.
     assert_eq!(get(&other.open().await, "k").await.expect("there"), b"precious");
     store.close().await.expect("close");
     drop(store);
 
     let (store, _) = pool.open_on(vec![named("d0", &pool.disks[0])]).await.expect("open");
-    let why = refused(store.add_disk(named("new", &formatted().await)).await);
+    let why = refused(store.disks().add(named("new", &formatted().await)).await);
     assert!(why.contains("only while all disks of the pool are present") && why.contains("d1"), "{why}");
 }
 
@@ -231,7 +233,8 @@ async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<Atomi
             }
             8 => {
                 let prefix = format!("dir{}/w{seed}-", seed % 3);
-                let page = store.list(BUCKET, &ListQuery { prefix: prefix.clone(), ..all() }).expect("list");
+                let page =
+                    store.contents(BUCKET).objects(&ListQuery { prefix: prefix.clone(), ..all() }).expect("list");
                 let listed: Vec<String> = page.objects.into_iter().map(|o| o.key).collect();
                 let expected: Vec<String> =
                     model.lock().keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
@@ -270,11 +273,11 @@ async fn moving_keys_is_invisible_to_clients() {
         answers.push(outcome);
     }
     let new: Vec<Arc<dyn Disk>> = vec![formatted().await, formatted().await];
-    store.add_disk(named("n0", &new[0])).await.expect("add");
+    store.disks().add(named("n0", &new[0])).await.expect("add");
     done(&store).await;
-    store.drain_disk("d0").await.expect("drain");
+    store.disks().drain("d0").await.expect("drain");
     done(&store).await;
-    store.replace_disk("d1", named("n1", &new[1])).await.expect("replace");
+    store.disks().replace("d1", named("n1", &new[1])).await.expect("replace");
     let status = done(&store).await;
     assert!(status.slots_total >= 512, "{status:?}");
     stop.store(true, Ordering::Relaxed);
@@ -318,8 +321,8 @@ async fn a_writer_follows_its_key() {
         writers.push((key, data, writer, id, part));
     }
     let new = formatted().await;
-    store.replace_disk("d0", named("new", &new)).await.expect("replace");
-    let mut moving = store.moving();
+    store.disks().replace("d0", named("new", &new)).await.expect("replace");
+    let mut moving = store.disks().moving();
     moving.wait_for(|m| m.as_ref().is_some_and(|m| m.slots_done == 1024)).await.expect("moved");
     for (i, (key, data, mut writer, id, part)) in writers.into_iter().enumerate() {
         if i % 4 < 3 {
@@ -349,7 +352,7 @@ async fn an_unreadable_object_is_named_and_stays() {
     pool.options.log.scrub.enabled = false;
     let (disk, faults) = faulty(&pool.disks[0]);
     let (store, _) = pool.open_on(vec![named("d0", &disk)]).await.expect("open");
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let mut model = fill(&store, 30).await;
     // Chunks lie in their own extents: the large objects cannot be read.
     let large: Vec<String> = model.iter().filter(|(_, data)| data.len() > 2000).map(|(key, _)| key.clone()).collect();
@@ -358,7 +361,7 @@ async fn an_unreadable_object_is_named_and_stays() {
     let start = (1 << 20) + u64::from(body) * (4 << 20);
     let fault = faults.add(Fault::new(OpKind::Read, Effect::Error(EIO)).within(start..start + (4 << 20)));
     let new = formatted().await;
-    store.replace_disk("d0", named("new", &new)).await.expect("begun");
+    store.disks().replace("d0", named("new", &new)).await.expect("begun");
     let status = ended(&store).await;
     assert_eq!((status.state, status.unmovable_total), (MoveState::Failed, large.len() as u64), "{status:?}");
     for key in &large {
@@ -366,15 +369,15 @@ async fn an_unreadable_object_is_named_and_stays() {
     }
     let on_first = slots(&store)[0].1;
     assert!(on_first > 0 && on_first <= large.len() as u64, "{on_first}");
-    let listed = store.list(BUCKET, &all()).expect("list").objects.len();
+    let listed = store.contents(BUCKET).objects(&all()).expect("list").objects.len();
     assert_eq!(listed, 30);
-    let why = store.add_disk(named("more", &formatted().await)).await.expect_err("refused").to_string();
+    let why = store.disks().add(named("more", &formatted().await)).await.expect_err("refused").to_string();
     assert!(why.contains("resume"), "{why}");
     // One is overwritten; the others become readable again.
     put(&store, &large[0], b"new").await;
     model.insert(large[0].clone(), b"new".to_vec());
     faults.remove(fault);
-    assert!(store.resume_moves().expect("resumed"));
+    assert!(store.disks().resume_moves().expect("resumed"));
     done(&store).await;
     assert_eq!(slots(&store), [("new".to_owned(), 1024)]);
     check(&store, &model).await;
@@ -386,13 +389,13 @@ async fn a_failed_target_disk_loses_nothing_and_a_restart_continues() {
     let model = fill(&store, 40).await;
     let new = formatted().await;
     let (disk, faults) = faulty(&new);
-    store.add_disk(PoolDisk { name: "n".into(), disk: Ok(disk), hint: false }).await.expect("added");
+    store.disks().add(PoolDisk { name: "n".into(), disk: Ok(disk), hint: false }).await.expect("added");
     faults.add(Fault::new(OpKind::Write, Effect::Error(EIO)));
     let status = ended(&store).await;
     assert_eq!(status.state, MoveState::Failed, "{status:?}");
     assert!(store.status().disks.iter().any(|disk| disk.state == DiskState::ReadOnly));
     check(&store, &model).await;
-    assert!(store.resume_moves().expect_err("a disk takes no writes").to_string().contains("takes no writes"));
+    assert!(store.disks().resume_moves().expect_err("a disk takes no writes").to_string().contains("takes no writes"));
     let _ = store.close().await;
     drop(store);
     let mut given = pool.given();
@@ -400,7 +403,7 @@ async fn a_failed_target_disk_loses_nothing_and_a_restart_continues() {
     let (store, report) = pool.open_on(given).await.expect("open");
     assert!(report.moves_unfinished);
     check(&store, &model).await;
-    assert!(store.resume_moves().expect("resumed"));
+    assert!(store.disks().resume_moves().expect("resumed"));
     done(&store).await;
     check(&store, &model).await;
     assert!(slots(&store).iter().all(|(_, slots)| *slots >= 341), "{:?}", slots(&store));
@@ -414,8 +417,8 @@ async fn an_interrupted_move_is_continued() {
     let store = pool.open().await;
     let model = fill(&store, 60).await;
     let new = formatted().await;
-    store.add_disk(named("n", &new)).await.expect("added");
-    store.moving().wait_for(|m| m.as_ref().is_some_and(|m| m.slots_done > 20)).await.expect("some");
+    store.disks().add(named("n", &new)).await.expect("added");
+    store.disks().moving().wait_for(|m| m.as_ref().is_some_and(|m| m.slots_done > 20)).await.expect("some");
     store.close().await.expect("close");
     let stopped = ended(&store).await;
     assert_eq!(stopped.state, MoveState::Stopped, "{stopped:?}");
@@ -426,7 +429,7 @@ async fn an_interrupted_move_is_continued() {
     let (store, report) = pool.open_on(given).await.expect("open");
     assert!(report.moves_unfinished && report.missing.is_empty());
     check(&store, &model).await;
-    assert!(store.resume_moves().expect("resumed"));
+    assert!(store.disks().resume_moves().expect("resumed"));
     done(&store).await;
     check(&store, &model).await;
 }

@@ -51,7 +51,7 @@ async fn check(store: &Store, model: &mut Model, whole: bool) {
         assert!(may.contains(&found), "{key}: {:?} of {}", found.map(|data| data.len()), may.len());
         *may = only(found);
     }
-    match store.list(BUCKET, &ListQuery { limit: 1000, ..ListQuery::default() }) {
+    match store.contents(BUCKET).objects(&ListQuery { limit: 1000, ..ListQuery::default() }) {
         Ok(page) => {
             let listed: Vec<String> = page.objects.into_iter().map(|o| o.key).collect();
             let there = model.iter().filter(|(_, may)| may.iter().all(Option::is_some)).map(|(key, _)| key.clone());
@@ -78,7 +78,7 @@ impl Scene {
         (pool.options.log.compaction.enabled, pool.options.log.scrub.enabled) = (false, false);
         pool.options.move_bytes_s = 0;
         let store = pool.open().await;
-        store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+        store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
         let mut model = Model::new();
         for n in 0..24 {
             let data = bytes_of(n, if n % 4 == 0 { 12_000 } else { 90 });
@@ -116,11 +116,11 @@ impl Scene {
         let Ok((store, _)) = self.pool.open_on(given).await else { panic!("it opens") };
         self.left.store(after, Ordering::SeqCst);
         let begun = match (self.operation, new) {
-            (Operation::Add, Some(new)) => store.add_disk(new).await,
-            (Operation::Replace, Some(new)) => store.replace_disk("d0", new).await,
-            _ => store.drain_disk("d0").await,
+            (Operation::Add, Some(new)) => store.disks().add(new).await,
+            (Operation::Replace, Some(new)) => store.disks().replace("d0", new).await,
+            _ => store.disks().drain("d0").await,
         };
-        let mut moving = store.moving();
+        let mut moving = store.disks().moving();
         let mut n = 100;
         while begun.is_ok() && moving.borrow_and_update().as_ref().is_some_and(|m| m.state == MoveState::Running) {
             n += 1;
@@ -141,7 +141,7 @@ impl Scene {
         let Ok((store, report)) = self.pool.open_on(self.given(mask, false)).await else { return };
         check(&store, &mut self.model, false).await;
         if !report.missing.is_empty() {
-            assert!(store.resume_moves().is_err() || !report.moves_unfinished, "a disk is missing");
+            assert!(store.disks().resume_moves().is_err() || !report.moves_unfinished, "a disk is missing");
         }
         for n in 0..31 {
             let data = (n % 4 > 0).then(|| bytes_of(1000 + n, 100));
@@ -160,9 +160,9 @@ impl Scene {
         let (store, report) = self.pool.open_on(self.given(7, false)).await.expect("open");
         assert!(report.missing.is_empty(), "{:?}", report.missing);
         check(&store, &mut self.model, true).await;
-        assert_eq!(store.resume_moves().expect("all are there"), report.moves_unfinished);
+        assert_eq!(store.disks().resume_moves().expect("all are there"), report.moves_unfinished);
         if report.moves_unfinished {
-            let mut moving = store.moving();
+            let mut moving = store.disks().moving();
             let done = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
             let done = done.expect("there").clone();
             assert!(done.as_ref().is_some_and(|m| m.state == MoveState::Done), "{done:?}");

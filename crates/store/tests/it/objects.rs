@@ -73,24 +73,24 @@ on_disks! {
     async fn a_bucket_with_objects_is_not_deleted_and_a_new_one_is_empty(disks) {
         let (pool, store) = Pool::start_on(disks, true).await;
         put(&store, "k", b"1").await;
-        assert!(matches!(store.delete_bucket(BUCKET).await, Err(StoreError::BucketNotEmpty)));
-        let again = store.create_bucket(BUCKET, BucketSettings::default()).await;
+        assert!(matches!(store.buckets().delete(BUCKET).await, Err(StoreError::BucketNotEmpty)));
+        let again = store.buckets().create(BUCKET, BucketSettings::default()).await;
         assert!(matches!(again, Err(StoreError::BucketExists)));
         store.at(BUCKET, "k").delete(Condition::None, None).await.expect("delete");
         let upload = store.at(BUCKET, "k").create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
-        store.delete_bucket(BUCKET).await.expect("delete");
+        store.buckets().delete(BUCKET).await.expect("delete");
         assert!(matches!(store.at(BUCKET, "k").info(), Err(StoreError::NoSuchBucket)));
-        store.create_bucket(BUCKET, BucketSettings::default()).await.expect("again");
+        store.buckets().create(BUCKET, BucketSettings::default()).await.expect("again");
         assert!(matches!(store.at(BUCKET, "k").upload(&upload).info(), Err(StoreError::NoSuchUpload)));
         assert!(matches!(store.at(BUCKET, "k").info(), Err(StoreError::NoSuchKey)));
         let settings = BucketSettings { durability: Durability::Async, ..BucketSettings::default() };
-        store.update_bucket(BUCKET, settings.clone()).await.expect("update");
+        store.buckets().update(BUCKET, settings.clone()).await.expect("update");
         assert!(!put(&store, "k", b"1").await.durable);
         store.close().await.expect("close");
         drop(store);
         let store = pool.open().await;
-        assert_eq!(store.bucket(BUCKET).expect("there").settings, settings);
-        assert_eq!(store.buckets().expect("list").len(), 1);
+        assert_eq!(store.buckets().get(BUCKET).expect("there").settings, settings);
+        assert_eq!(store.buckets().all().expect("list").len(), 1);
         assert_eq!(get(&store, "k").await.expect("kept by closing"), b"1");
     }
 }
@@ -100,14 +100,14 @@ on_disks! {
         let (_pool, store) = Pool::start_on(disks, false).await;
         for _ in 0..8 {
             let (put, deleted) =
-                futures::future::join(put_if(&store, "k", b"x", "e", Condition::None), store.delete_bucket(BUCKET)).await;
+                futures::future::join(put_if(&store, "k", b"x", "e", Condition::None), store.buckets().delete(BUCKET)).await;
             match (put, deleted) {
                 (Ok(_), Err(StoreError::BucketNotEmpty)) => {
                     assert_eq!(get(&store, "k").await.expect("kept"), b"x");
                     store.at(BUCKET, "k").delete(Condition::None, None).await.expect("delete");
                 }
                 (Err(StoreError::NoSuchBucket), Ok(())) => {
-                    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("again");
+                    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("again");
                 }
                 other => panic!("{other:?}"),
             }

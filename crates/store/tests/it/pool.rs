@@ -40,7 +40,7 @@ async fn check_all(store: &Store) {
     for n in 0..60 {
         assert_eq!(get(store, &key(n)).await.expect("there").len(), if n % 5 == 0 { 15_000 } else { 100 });
     }
-    assert_eq!(store.list(BUCKET, &all()).expect("list").objects.len(), 60);
+    assert_eq!(store.contents(BUCKET).objects(&all()).expect("list").objects.len(), 60);
 }
 
 #[tokio::test]
@@ -147,12 +147,12 @@ async fn without_one(lsm: bool, as_error: bool) {
     }
     assert_eq!(Some(gone.len() as u64), on_it);
     // An answer without the missing disk's content would be wrong.
-    unavailable(store.list(BUCKET, &all()));
-    unavailable(store.uploads(BUCKET, "", "", ("", ""), 10));
-    unavailable(store.create_bucket("another", BucketSettings::default()).await);
-    unavailable(store.delete_bucket(BUCKET).await);
-    assert_eq!(store.buckets().expect("known").len(), 1);
-    let answers = store.delete_many(BUCKET, (0..60).map(key).collect(), None).await;
+    unavailable(store.contents(BUCKET).objects(&all()));
+    unavailable(store.contents(BUCKET).uploads("", "", ("", ""), 10));
+    unavailable(store.buckets().create("another", BucketSettings::default()).await);
+    unavailable(store.buckets().delete(BUCKET).await);
+    assert_eq!(store.buckets().all().expect("known").len(), 1);
+    let answers = store.contents(BUCKET).delete((0..60).map(key).collect(), None).await;
     for (n, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer.is_err(), gone.contains(&n), "{answer:?}");
     }
@@ -161,7 +161,8 @@ async fn without_one(lsm: bool, as_error: bool) {
 
     let (store, report) = pool.open_with_report().await;
     assert!(report.missing.is_empty());
-    let left: Vec<String> = store.list(BUCKET, &all()).expect("list").objects.into_iter().map(|o| o.key).collect();
+    let left: Vec<String> =
+        store.contents(BUCKET).objects(&all()).expect("list").objects.into_iter().map(|o| o.key).collect();
     assert_eq!(left.into_iter().collect::<BTreeSet<_>>(), gone.iter().map(|n| key(*n)).collect());
 }
 
@@ -230,8 +231,8 @@ async fn a_disk_that_fails_takes_only_its_own_keys_to_read_only() {
     let status = store.status();
     assert_eq!((status.disks[1].state, status.disks[1].objects), (DiskState::ReadOnly, Some(refused + 1)));
     assert!(status.disks[1].failure.as_deref().is_some_and(|t| t.contains("flush failed")), "{:?}", status.disks[1]);
-    assert_eq!(store.list(BUCKET, &all()).expect("continues").objects.len(), 60);
-    unavailable(store.create_bucket("another", BucketSettings::default()).await);
+    assert_eq!(store.contents(BUCKET).objects(&all()).expect("continues").objects.len(), 60);
+    unavailable(store.buckets().create("another", BucketSettings::default()).await);
     assert!(store.takes_writes());
 }
 
@@ -244,9 +245,9 @@ async fn cut_off(failing: usize, lsm: bool, delete: bool) -> Pool {
     let (store, _) = pool.open_on(disks).await.expect("open");
     faults[failing].add(Fault::new(OpKind::Write, Effect::Error(EIO)));
     if delete {
-        store.delete_bucket(BUCKET).await.expect_err("interrupted");
+        store.buckets().delete(BUCKET).await.expect_err("interrupted");
     } else {
-        store.create_bucket("new", BucketSettings::default()).await.expect_err("interrupted");
+        store.buckets().create("new", BucketSettings::default()).await.expect_err("interrupted");
     }
     store.close().await.expect_err("a disk has failed");
     pool
@@ -269,7 +270,7 @@ async fn put_to(store: &Store, bucket: &str, key: &str, data: &'static [u8]) -> 
 }
 
 fn names(store: &Store) -> Vec<String> {
-    store.buckets().expect("known").into_iter().map(|b| b.name).collect()
+    store.buckets().all().expect("known").into_iter().map(|b| b.name).collect()
 }
 
 #[tokio::test]
@@ -278,7 +279,7 @@ async fn a_bucket_that_was_being_made_is_there_or_not_everywhere() {
         for rebuild in [false, true] {
             let (_pool, store, report) = interrupted(failing, rebuild, rebuild, false).await;
             assert_eq!((names(&store), report.buckets_repaired), (vec![BUCKET.to_owned()], repaired));
-            store.create_bucket("new", BucketSettings::default()).await.expect("can be made now");
+            store.buckets().create("new", BucketSettings::default()).await.expect("can be made now");
             for n in 0..20 {
                 put(&store, &key(n), b"x").await;
             }
@@ -295,7 +296,7 @@ async fn a_bucket_that_was_being_deleted_is_there_or_not_everywhere() {
             let left = if failing == 0 { vec![BUCKET.to_owned()] } else { Vec::new() };
             assert_eq!((names(&store), report.buckets_repaired), (left, repaired), "disk {failing}");
             if failing > 0 {
-                store.create_bucket(BUCKET, BucketSettings::default()).await.expect("can be made anew");
+                store.buckets().create(BUCKET, BucketSettings::default()).await.expect("can be made anew");
             }
             for n in 0..20 {
                 put(&store, &key(n), b"x").await;
@@ -324,7 +325,7 @@ async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_hav
     store.close().await.expect("close");
     // Its content is unavailable while a disk without the bucket stands alone against one with it.
     let (store, _) = pool.open_on(without(&pool, 1)).await.expect("open");
-    for refused in [put_to(&store, "new", &taken[0], b"y").await, store.bucket("new").map(drop)] {
+    for refused in [put_to(&store, "new", &taken[0], b"y").await, store.buckets().get("new").map(drop)] {
         let why = unavailable(refused);
         assert!(why.contains("d1") && why.contains("being created or deleted"), "{why}");
     }
@@ -364,13 +365,13 @@ async fn a_bucket_is_deleted_only_when_no_disk_has_anything_of_it() {
     let (_pool, store) = Pool::start_on(5, false).await;
     for n in 0..20 {
         put(&store, &key(n), b"x").await;
-        assert!(matches!(store.delete_bucket(BUCKET).await, Err(StoreError::BucketNotEmpty)));
+        assert!(matches!(store.buckets().delete(BUCKET).await, Err(StoreError::BucketNotEmpty)));
         store.at(BUCKET, &key(n)).delete(Condition::None, None).await.expect("delete");
         store.at(BUCKET, &key(n)).create_upload(etag(""), Condition::None).await.expect("upload");
     }
-    store.delete_bucket(BUCKET).await.expect("empty but for uploads");
+    store.buckets().delete(BUCKET).await.expect("empty but for uploads");
     assert_eq!((names(&store).len(), store.status().uploads), (0, 0));
-    assert!(matches!(store.list(BUCKET, &all()), Err(StoreError::NoSuchBucket)));
+    assert!(matches!(store.contents(BUCKET).objects(&all()), Err(StoreError::NoSuchBucket)));
 }
 
 #[tokio::test]
@@ -384,19 +385,19 @@ async fn a_snapshot_that_was_cut_off_is_whole_or_gone() {
             let (disks, faults) = faulty(&pool);
             let (store, _) = pool.open_on(disks).await.expect("open");
             faults[failing].add(Fault::new(kind, Effect::Error(EIO)));
-            store.create_snapshot("s").await.expect_err("a disk has failed");
+            store.snapshots().create("s").await.expect_err("a disk has failed");
             store.close().await.expect_err("a disk has failed");
             drop(store);
             let (store, _) = pool.open_with_report().await;
-            let there = store.snapshots();
+            let there = store.snapshots().all();
             whole[usize::from(!there.is_empty())] = true;
             for info in there {
                 assert!(info.whole, "disk {failing}, {kind:?}: {info:?}");
-                let snapshot = Arc::new(store.open_snapshot("s", None, 0, |_| ()).await.expect("readable"));
+                let snapshot = Arc::new(store.snapshots().open("s", None, 0, |_| ()).await.expect("readable"));
                 assert_eq!(snapshot.next_page(BUCKET, None, 1000).await.expect("readable").len(), 60);
-                store.delete_snapshot("s").await.expect("deleted");
+                store.snapshots().delete("s").await.expect("deleted");
             }
-            store.create_snapshot("s").await.expect("made now");
+            store.snapshots().create("s").await.expect("made now");
         }
     }
     assert_eq!(whole, [true, true], "both happen");
@@ -413,7 +414,7 @@ async fn a_pool_whose_making_was_interrupted_is_made_by_the_next_start() {
         }
         let (store, report) = pool.open_with_report().await;
         assert!(report.missing.is_empty());
-        store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+        store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
         put(&store, "k", b"x").await;
         assert_eq!(store.status().disks.len(), 3);
     }

@@ -20,7 +20,7 @@ async fn a_restored_pool_serves_what_index_and_log_have_until_the_index_is_remov
         Store::open(Arc::new(disk.clone()), index, Env::tokio(), options()).await.expect("opens")
     };
     let (store, _) = open(&disk).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     // Inline bodies and chunks.
     let body = |i: u64| bytes_of(i, if i.is_multiple_of(4) { 30_000 } else { 500 });
     for i in 0..200 {

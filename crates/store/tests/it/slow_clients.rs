@@ -25,7 +25,7 @@ async fn start(options: StoreOptions) -> (Pool, Store) {
     let mut pool = Pool::of(1, false).await;
     pool.options = options;
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     (pool, store)
 }
 

@@ -71,9 +71,9 @@ async fn bytes(reader: steadfast_store::ObjectReader) -> Vec<u8> {
 
 async fn content(store: &Store) -> Content {
     let mut all = Content::new();
-    for bucket in store.buckets().expect("buckets") {
+    for bucket in store.buckets().all().expect("buckets") {
         let query = steadfast_store::ListQuery { limit: 100_000, ..Default::default() };
-        for entry in store.list(&bucket.name, &query).expect("lists").objects {
+        for entry in store.contents(&bucket.name).objects(&query).expect("lists").objects {
             let reader = store.at(&bucket.name, &entry.key).reader().await.expect("there");
             let stored = reader.stored();
             all.insert((bucket.name.clone(), entry.key), (stored, bytes(reader).await));
@@ -104,7 +104,7 @@ async fn frozen(snapshot: Snapshot) -> Content {
 }
 
 async fn read(store: &Store, name: &str) -> Content {
-    frozen(store.open_snapshot(name, None, 0, |_| {}).await.expect("opens")).await
+    frozen(store.snapshots().open(name, None, 0, |_| {}).await.expect("opens")).await
 }
 
 async fn multipart(store: &Store, key: &str, seed: u64) {
@@ -141,23 +141,23 @@ async fn churn(store: &Store, from: u64, ops: u64) {
 async fn life(disks: usize) {
     let mut pool = Pool::new(disks, 256 << 20).await;
     let mut store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
-    store.create_bucket("empty", BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create("empty", BucketSettings::default()).await.expect("bucket");
     let mut known: BTreeMap<String, Content> = BTreeMap::new();
     for round in 0..3u64 {
         churn(&store, round * 1000, 200).await;
         let name = format!("s{round}");
-        let info = store.create_snapshot(&name).await.expect("made");
+        let info = store.snapshots().create(&name).await.expect("made");
         assert!(info.whole && info.disks == disks as u64, "{info:?}");
-        assert!(matches!(store.create_snapshot(&name).await, Err(StoreError::SnapshotExists)));
+        assert!(matches!(store.snapshots().create(&name).await, Err(StoreError::SnapshotExists)));
         known.insert(name, content(&store).await);
         churn(&store, round * 1000 + 200, 300).await;
         if round == 1 {
             // All content is deleted, and its bucket too.
             let keys = content(&store).await.into_keys().map(|(_, key)| key).collect();
-            assert!(store.delete_many(BUCKET, keys, None).await.iter().all(Result::is_ok));
-            store.delete_bucket(BUCKET).await.expect("empty");
-            store.create_bucket(BUCKET, BucketSettings::default()).await.expect("anew");
+            assert!(store.contents(BUCKET).delete(keys, None).await.iter().all(Result::is_ok));
+            store.buckets().delete(BUCKET).await.expect("empty");
+            store.buckets().create(BUCKET, BucketSettings::default()).await.expect("anew");
         }
         for (name, content) in &known {
             assert!(read(&store, name).await == *content, "{name} in round {round}");
@@ -169,25 +169,25 @@ async fn life(disks: usize) {
             store.close().await.expect("closes");
         }
         store = pool.open().await;
-        let names: Vec<_> = store.snapshots().into_iter().map(|s| (s.name, s.whole)).collect();
+        let names: Vec<_> = store.snapshots().all().into_iter().map(|s| (s.name, s.whole)).collect();
         assert_eq!(names, known.keys().map(|name| (name.clone(), true)).collect::<Vec<_>>());
         for (name, content) in &known {
             assert!(read(&store, name).await == *content, "{name} after round {round}");
         }
     }
-    let kept = store.snapshots_keep().expect("there are some");
+    let kept = store.snapshots().kept().expect("there are some");
     assert!(kept.0 > 0 && kept.1 == "s0", "{kept:?}");
     // A snapshot that is being read stays readable when it is deleted.
-    let reading = store.open_snapshot("s0", None, 0, |_| {}).await.expect("opens");
+    let reading = store.snapshots().open("s0", None, 0, |_| {}).await.expect("opens");
     for name in ["s0", "s1", "s2"] {
-        store.delete_snapshot(name).await.expect("deleted");
-        assert!(matches!(store.delete_snapshot(name).await, Err(StoreError::NoSuchSnapshot)));
+        store.snapshots().delete(name).await.expect("deleted");
+        assert!(matches!(store.snapshots().delete(name).await, Err(StoreError::NoSuchSnapshot)));
     }
     churn(&store, 9000, 300).await;
     assert!(frozen(reading).await == known["s0"], "read after it was deleted");
     let now = content(&store).await;
     let again = pool.image().open().await;
-    assert!(again.snapshots().is_empty());
+    assert!(again.snapshots().all().is_empty());
     assert!(content(&again).await == now);
     assert_eq!(again.status().log.extents.held, 0);
 }
@@ -207,11 +207,11 @@ async fn a_snapshot_holds_space_and_gives_it_back() {
     let mut pool = Pool::new(1, 24 << 20).await;
     pool.index = IndexKind::memory();
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     for n in 0..250 {
         put(&store, &format!("k{n}"), &bytes_of(n, 40_000)).await;
     }
-    store.create_snapshot("before").await.expect("made");
+    store.snapshots().create("before").await.expect("made");
     let before = content(&store).await;
     let again = async |n: u64| {
         let mut writer = store.at(BUCKET, &format!("k{}", n % 250)).writer(None).await?;
@@ -230,10 +230,10 @@ async fn a_snapshot_holds_space_and_gives_it_back() {
         }
     }
     let n = full.expect("the snapshot holds what is overwritten, so the pool is full at last");
-    let (kept, name) = store.snapshots_keep().expect("there is one");
+    let (kept, name) = store.snapshots().kept().expect("there is one");
     assert!(kept > 4 << 20 && name == "before", "{kept} {name}");
     assert!(read(&store, "before").await == before, "whole in a full pool");
-    store.delete_snapshot("before").await.expect("a full pool takes this");
+    store.snapshots().delete("before").await.expect("a full pool takes this");
     let env = Env::tokio();
     let mut tries = 0;
     for n in n..n + 500 {
@@ -264,7 +264,7 @@ async fn turn() {
 async fn crash_at_every_step(disks: usize) {
     let pool = Pool::new(disks, 128 << 20).await;
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     churn(&store, 0, 120).await;
     let before = content(&store).await;
     for making in [true, false] {
@@ -285,9 +285,9 @@ async fn crash_at_every_step(disks: usize) {
             }
         });
         if making {
-            store.create_snapshot("s").await.expect("made");
+            store.snapshots().create("s").await.expect("made");
         } else {
-            store.delete_snapshot("s").await.expect("deleted");
+            store.snapshots().delete("s").await.expect("deleted");
         }
         done.store(true, Relaxed);
         let mut images = std::mem::take(&mut *images.lock());
@@ -295,7 +295,7 @@ async fn crash_at_every_step(disks: usize) {
         let mut there = [0, 0];
         for image in &images {
             let store = image.open().await;
-            let snapshots = store.snapshots();
+            let snapshots = store.snapshots().all();
             there[usize::from(!snapshots.is_empty())] += 1;
             if !snapshots.is_empty() {
                 assert!(snapshots[0].whole, "{snapshots:?}");
@@ -305,7 +305,7 @@ async fn crash_at_every_step(disks: usize) {
             assert!(content(&store).await == before);
             // Leftovers of an unfinished snapshot do not block a new one.
             if snapshots.is_empty() {
-                store.create_snapshot("s").await.expect("made");
+                store.snapshots().create("s").await.expect("made");
             }
         }
         assert!(there[0] > 0 && there[1] > 0, "{there:?} of {}", images.len());
@@ -328,29 +328,30 @@ async fn names_and_numbers_are_bounded() {
     pool.options.snapshots_max = 2;
     let store = pool.open().await;
     for bad in ["", ".a", "a/b", "a b", "ä", &"x".repeat(129)] {
-        assert!(matches!(store.create_snapshot(bad).await, Err(StoreError::Snapshot(_))), "{bad}");
+        assert!(matches!(store.snapshots().create(bad).await, Err(StoreError::Snapshot(_))), "{bad}");
     }
-    store.create_snapshot("one").await.expect("made");
-    store.create_snapshot("two").await.expect("made");
-    let Err(StoreError::Snapshot(why)) = store.create_snapshot("three").await else { panic!("a third") };
+    store.snapshots().create("one").await.expect("made");
+    store.snapshots().create("two").await.expect("made");
+    let Err(StoreError::Snapshot(why)) = store.snapshots().create("three").await else { panic!("a third") };
     assert!(why.contains("\"one\""), "{why}");
-    assert!(matches!(store.open_snapshot("none", None, 0, |_| {}).await, Err(StoreError::NoSuchSnapshot)));
+    assert!(matches!(store.snapshots().open("none", None, 0, |_| {}).await, Err(StoreError::NoSuchSnapshot)));
 }
 
 #[tokio::test]
 async fn an_index_on_disk_is_removed_again() {
     let pool = Pool::new(2, 64 << 20).await;
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     churn(&store, 0, 60).await;
-    store.create_snapshot("s").await.expect("made");
+    store.snapshots().create("s").await.expect("made");
     let before = content(&store).await;
     let dir = tempfile::tempdir().expect("a directory");
     let scratch = dir.path().join("scratch");
     let progress = Arc::new(AtomicU64::new(0));
     let reported = progress.clone();
     let snapshot = store
-        .open_snapshot("s", Some(scratch.clone()), 0, move |part| reported.store((part * 100.0) as u64, Relaxed))
+        .snapshots()
+        .open("s", Some(scratch.clone()), 0, move |part| reported.store((part * 100.0) as u64, Relaxed))
         .await;
     assert!((90..=100).contains(&progress.load(Relaxed)), "{progress:?}");
     assert!(scratch.join("1").exists());
@@ -372,13 +373,13 @@ async fn gone(dir: &std::path::Path) {
 async fn an_index_on_disk_is_removed_when_the_open_is_cancelled() {
     let pool = Pool::new(2, 64 << 20).await;
     let store = pool.open().await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     churn(&store, 0, 60).await;
-    store.create_snapshot("s").await.expect("made");
+    store.snapshots().create("s").await.expect("made");
     let dir = tempfile::tempdir().expect("a directory");
     let scratch = |number: usize| dir.path().join(format!("{number}"));
     for polls in 0..30 {
-        let mut opening = Box::pin(store.open_snapshot("s", Some(scratch(polls)), 0, |_| {}));
+        let mut opening = Box::pin(store.snapshots().open("s", Some(scratch(polls)), 0, |_| {}));
         for _ in 0..=polls {
             if futures::poll!(&mut opening).is_ready() {
                 break;
@@ -387,7 +388,7 @@ async fn an_index_on_disk_is_removed_when_the_open_is_cancelled() {
         }
     }
     // The cancelled opens have finished by the time that one more is open.
-    drop(store.open_snapshot("s", Some(scratch(30)), 0, |_| {}).await.expect("opens"));
+    drop(store.snapshots().open("s", Some(scratch(30)), 0, |_| {}).await.expect("opens"));
     for number in 0..=30 {
         gone(&scratch(number)).await;
     }
@@ -399,23 +400,23 @@ async fn a_snapshot_finishes_when_its_caller_is_cancelled() {
     let store = pool.open().await;
     let wait_for = async |count: usize| {
         for _ in 0..2000 {
-            let (snapshots, held) = (store.snapshots(), store.status().log.extents.held);
+            let (snapshots, held) = (store.snapshots().all(), store.status().log.extents.held);
             if snapshots.len() == count && snapshots.iter().all(|s| s.whole) && (held > 0) == (count > 0) {
                 return;
             }
             Env::tokio().sleep(Duration::from_millis(2)).await;
         }
-        panic!("{:?}", store.snapshots());
+        panic!("{:?}", store.snapshots().all());
     };
     tokio::select! {
         biased;
-        _ = store.create_snapshot("s") => panic!("at once"),
+        _ = store.snapshots().create("s") => panic!("at once"),
         () = std::future::ready(()) => {}
     }
     wait_for(1).await;
     tokio::select! {
         biased;
-        _ = store.delete_snapshot("s") => panic!("at once"),
+        _ = store.snapshots().delete("s") => panic!("at once"),
         () = std::future::ready(()) => {}
     }
     wait_for(0).await;

@@ -20,7 +20,7 @@ async fn open(index: IndexKind) -> Store {
     let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     let store = open_on(disk, index).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     store
 }
 
@@ -247,7 +247,7 @@ async fn compaction_deletes_what_is_cold_instead_of_moving_it() {
     let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     let store = open_on(disk.clone(), IndexKind::memory()).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let evictor = Arc::new(ColdKeys(store.clone(), AtomicUsize::new(0)));
     store.set_evictor(evictor.clone());
     for n in 0..6 {

@@ -31,7 +31,7 @@ async fn open(disk: &MemDisk, index: &Path) -> (Store, OpenReport) {
 
 fn keys_of(store: &Store) -> Vec<String> {
     let query = ListQuery { limit: 100_000, ..ListQuery::default() };
-    store.list(BUCKET, &query).expect("a listing").objects.into_iter().map(|entry| entry.key).collect()
+    store.contents(BUCKET).objects(&query).expect("a listing").objects.into_iter().map(|entry| entry.key).collect()
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -54,7 +54,7 @@ async fn restored_from_a_copy(running: bool) {
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     let disk = formatted().await;
     let (store, _) = open(&disk, &old).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     for i in 0..50 {
         put(&store, &format!("both{i:03}"), &bytes_of(i, 500)).await;
     }
@@ -112,7 +112,7 @@ async fn an_index_of_another_timeline_is_rebuilt() {
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     let disk = formatted().await;
     let (store, _) = open(&disk, &old).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     for i in 0..20 {
         put(&store, &format!("k{i}"), &bytes_of(i, 500)).await;
     }
@@ -139,7 +139,7 @@ async fn an_index_is_kept_through_starts_that_end_at_once() {
     };
     let (store, report) = open(&disk).await;
     assert!(report.index_rebuilt, "there was none");
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     for i in 0..20 {
         put(&store, &format!("k{i}"), &bytes_of(i, 100)).await;
     }
@@ -172,8 +172,8 @@ async fn an_older_index_brings_nothing_back() {
     options.log.compaction.dead_percent_min = 5;
     options.checkpoint_log_bytes = 64 << 10;
     let (store, _) = open_with(&disk, &index, options.clone()).await;
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
-    store.create_bucket("other", BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create("other", BucketSettings::default()).await.expect("bucket");
     for i in 0..600 {
         put(&store, &format!("k{i:03}"), &bytes_of(i, 1500)).await;
     }
@@ -182,7 +182,7 @@ async fn an_older_index_brings_nothing_back() {
     copy(&index, &kept);
 
     let (store, _) = open_with(&disk, &index, options.clone()).await;
-    store.delete_bucket("other").await.expect("deleted");
+    store.buckets().delete("other").await.expect("deleted");
     for i in 0..300 {
         store.at(BUCKET, &format!("k{i:03}")).delete(Condition::None, None).await.expect("deleted");
     }
@@ -204,7 +204,7 @@ async fn an_older_index_brings_nothing_back() {
     let (store, report) = open_with(&disk, &index, options).await;
     assert!(report.index_rebuilt, "the changes since are not all in the log any more");
     assert_eq!(keys_of(&store), (300..600).map(|i| format!("k{i:03}")).collect::<Vec<_>>());
-    assert!(matches!(store.list("other", &ListQuery::default()), Err(StoreError::NoSuchBucket)));
+    assert!(matches!(store.contents("other").objects(&ListQuery::default()), Err(StoreError::NoSuchBucket)));
     for i in 300..600 {
         assert_eq!(get(&store, &format!("k{i:03}")).await.expect("there"), bytes_of(i, 1500));
     }

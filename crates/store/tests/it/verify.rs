@@ -26,7 +26,7 @@ async fn a_chunk_in_an_open_extent_that_a_record_names_must_be_whole() {
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     let (store, _) =
         Store::open(disk.clone(), IndexKind::memory(), Env::tokio(), crate::common::options()).await.expect("open");
-    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
     let data = bytes_of(1, 30_000);
     crate::common::put(&store, "large", &data).await;
     let (report, _) = check(&disk).await;

@@ -43,7 +43,7 @@ async fn start_with(index: IndexKind) -> (Store, StoreApplier, u64) {
     let options =
         StoreOptions { inline_max_bytes: 1000, chunk_bytes: 8192, part_min_bytes: 1, ..StoreOptions::default() };
     let (store, _) = Store::open(disk, index, Env::tokio(), options).await.expect("open");
-    store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+    store.buckets().create("b", BucketSettings::default()).await.expect("bucket");
     let applier = lead(&store).applier();
     let bucket = lead(&store).find("b").expect("there").id;
     (store, applier, bucket)

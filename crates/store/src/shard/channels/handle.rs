@@ -40,14 +40,12 @@ pub(crate) struct ShardChannel {
     channel: Arc<Channel>,
 }
 
-impl Shard {
-    /// A channel of this shard.
-    pub(crate) fn channel(&self, name: &str) -> Result<ShardChannel, StoreError> {
-        Ok(ShardChannel { shard: self.clone(), channel: self.applied.channels.get(&self.applied, name)? })
-    }
-}
-
 impl ShardChannel {
+    /// A channel of this shard.
+    pub(crate) fn open(shard: &Shard, name: &str) -> Result<Self, StoreError> {
+        Ok(Self { shard: shard.clone(), channel: shard.applied.channels.get(&shard.applied, name)? })
+    }
+
     /// Whether it is this shard's current channel.
     pub(crate) fn is_of(&self, shard: &Shard) -> bool {
         Arc::ptr_eq(&self.shard.applied, &shard.applied) && !self.channel.gone.load(Ordering::Acquire)

@@ -241,7 +241,7 @@ mod tests {
         let index = IndexKind::memory();
         let open = || Store::open(disk.clone(), index.clone(), clocks.env(), StoreOptions::default());
         let mut store = open().await.expect("opens").0;
-        store.create_bucket("b", BucketSettings::default()).await.expect("made");
+        store.buckets().create("b", BucketSettings::default()).await.expect("made");
         let upload =
             store.at("b", "k").create_upload(Attributes::default(), Condition::None).await.expect("begun").upload_id;
         let channel = store.channel("c").expect("a channel");
@@ -323,10 +323,10 @@ mod tests {
         let store = open().await.expect("opens").0;
         clocks.pass(3601);
         assert_eq!((position(&store), before.offset), (before, 1));
-        store.set_channel_retention(Duration::from_secs(60 * DAY));
+        store.channels().set_retention(Duration::from_secs(60 * DAY));
         assert_eq!(position(&store), before);
         // Less than 30 days counts as 30 days.
-        store.set_channel_retention(Duration::ZERO);
+        store.channels().set_retention(Duration::ZERO);
         assert_ne!(position(&store), before);
         assert_eq!(position(&store).offset, 0);
     }

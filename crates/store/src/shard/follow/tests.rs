@@ -30,7 +30,7 @@ async fn start() -> (Store, Shard) {
         ..StoreOptions::default()
     };
     let (store, _) = Store::open(disk, IndexKind::memory(), Env::tokio(), options).await.expect("open");
-    store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+    store.buckets().create("b", BucketSettings::default()).await.expect("bucket");
     let shard = store.lead().expect("open");
     (store, shard)
 }

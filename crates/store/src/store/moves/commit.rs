@@ -193,8 +193,8 @@ mod tests {
         shards[0].put_layout(&layout).await.expect("in the first log");
         store.0.topology.store(Arc::new(Topology::new(topology.members().to_vec(), Some(layout))));
         LayoutWriter(&store).all_agree(&store.topology()).expect_err("the second lacks it");
-        assert!(store.resume_moves().expect("may begin"));
-        let mut moving = store.moving();
+        assert!(store.disks().resume_moves().expect("may begin"));
+        let mut moving = store.disks().moving();
         let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
         let status = ended.expect("the store is there").clone().expect("it ran");
         assert_eq!((status.state, status.error), (MoveState::Done, None));

@@ -13,8 +13,8 @@ use serde::Serialize;
 use steadfast_flow::ring::take_share;
 
 use super::Stop;
-use super::admin::{find, moving_already};
 use super::commit::LayoutWriter;
+use super::disks::find;
 use super::sweep::Sweeper;
 use crate::StoreError;
 use crate::layout::Owned;
@@ -44,94 +44,13 @@ pub struct Forgotten {
     pub snapshots: Vec<String>,
 }
 
-impl Store {
-    /// Gives up missing disks of the pool that will not return. `disks` are their names or
-    /// identities; all other disks must be present.
-    ///
-    /// # Errors
-    /// [`LogError::Open`](steadfast_log::LogError::Open) with the reason: a disk is present, is not
-    /// a member, or another disk is missing or read-only. Those of the log.
-    pub async fn forget_disks(&self, disks: &[String]) -> Result<Vec<Forgotten>, StoreError> {
-        let _turn = self.0.moves.begin().ok_or_else(moving_already)?;
-        let topology = self.topology();
-        let layout = topology.layout().cloned().ok_or_else(|| refuse("the pool has one disk only".to_owned()))?;
-        let members = topology.members();
-        let mut gone = Vec::new();
-        for disk in disks {
-            let seat = find(&topology, disk)?;
-            if members[seat].shard.is_ok() {
-                return Err(refuse(format!(
-                    "{} is present: `steadfast disk drain` moves its keys to the others and removes it",
-                    members[seat].name
-                )));
-            }
-            if !gone.contains(&seat) {
-                gone.push(seat);
-            }
-        }
-        let stay: Vec<usize> = (0..members.len()).filter(|seat| !gone.contains(seat)).collect();
-        if stay.is_empty() || gone.is_empty() {
-            return Err(refuse("no disk would remain, or none was named".to_owned()));
-        }
-        for &seat in &stay {
-            if let Some(failure) = members[seat].failure() {
-                return Err(refuse(format!(
-                    "a disk can be given up only while all others are present and accept writes: {failure}; if that one \
-                     is lost too, name both"
-                )));
-            }
-        }
-        let shards: Vec<&Shard> = stay.iter().filter_map(|&seat| members[seat].shard.as_ref().ok()).collect();
-        let buckets = self.0.bucket_ops.lock().await;
-        let snapshots = self.0.snapshot_ops.lock().await;
-        let forgotten = gone.iter().map(|&seat| self.forgotten(&topology, &layout, seat)).collect();
-        // No remaining disk is home to these slots: all keys found in them are leftovers.
-        for (&seat, shard) in stay.iter().zip(&shards).filter(|(seat, _)| layout.seats[**seat].unclean) {
-            let owned = Owned { layout: layout.clone(), seat };
-            Sweeper(self).sweep(shard, owned).await.map_err(|stop| match stop {
-                Stop::Stopping => refuse("the server is stopping".to_owned()),
-                Stop::Failed(why) => refuse(why),
-            })?;
-        }
-        let capacities: Vec<u64> = shards.iter().map(|shard| shard.capacity_bytes).collect();
-        let mut next = without(&layout, &gone, &capacities);
-        // Above the generation that an interrupted attempt may have left on one of them.
-        let known = shards.iter().filter_map(|shard| shard.layout()).map(|layout| layout.generation).max();
-        next.generation = next.generation.max(known.unwrap_or_default() + GENERATIONS_AHEAD);
-        let next = Arc::new(next);
-        let Some((first, others)) = shards.split_first() else {
-            return Err(refuse("no disk would remain".to_owned()));
-        };
-        first.put_layout(&next).await?;
-        // The layout is current from here on, for this server and for the next start.
-        let members = stay.iter().map(|&seat| members[seat].clone()).collect();
-        self.0.topology.store(Arc::new(Topology::new(members, Some(next.clone()))));
-        for shard in others {
-            if let Err(e) = LayoutWriter(self).put(shard, &next).await {
-                tracing::warn!(error = %e, "a disk lacks the pool's new layout: the next start writes it");
-            }
-        }
-        for shard in &shards {
-            shard.applied.registry.write().doubtful.clear();
-        }
-        drop((buckets, snapshots));
-        self.repair_buckets().await;
-        self.repair_snapshots().await;
-        for one in &forgotten {
-            let one: &Forgotten = one;
-            tracing::warn!(
-                disk = one.name, slots = one.slots, objects = ?one.objects, snapshots = ?one.snapshots,
-                "a lost disk was given up: the slots that it was home to are empty now"
-            );
-        }
-        Ok(forgotten)
-    }
-
-    fn forgotten(&self, topology: &Topology, layout: &Layout, seat: usize) -> Forgotten {
+impl Forgotten {
+    fn of(store: &Store, topology: &Topology, layout: &Layout, seat: usize) -> Self {
         let member = &topology.members()[seat];
         // Complete snapshots may have been made without it while it was missing.
-        let snapshots = self.snapshots().into_iter().filter(|snapshot| !snapshot.whole).map(|snapshot| snapshot.name);
-        Forgotten {
+        let snapshots =
+            store.snapshots().all().into_iter().filter(|snapshot| !snapshot.whole).map(|snapshot| snapshot.name);
+        Self {
             name: member.name.clone(),
             disk: uuid::Uuid::from_bytes(member.id).to_string(),
             slots: layout.slots_of(seat) as u64,
@@ -140,6 +59,83 @@ impl Store {
             snapshots: snapshots.collect(),
         }
     }
+}
+
+/// Gives up missing disks; see [`StoreDisks::forget`](super::StoreDisks::forget). The caller has
+/// the turn.
+pub(super) async fn forget(store: &Store, disks: &[String]) -> Result<Vec<Forgotten>, StoreError> {
+    let topology = store.topology();
+    let layout = topology.layout().cloned().ok_or_else(|| refuse("the pool has one disk only".to_owned()))?;
+    let members = topology.members();
+    let mut gone = Vec::new();
+    for disk in disks {
+        let seat = find(&topology, disk)?;
+        if members[seat].shard.is_ok() {
+            return Err(refuse(format!(
+                "{} is present: `steadfast disk drain` moves its keys to the others and removes it",
+                members[seat].name
+            )));
+        }
+        if !gone.contains(&seat) {
+            gone.push(seat);
+        }
+    }
+    let stay: Vec<usize> = (0..members.len()).filter(|seat| !gone.contains(seat)).collect();
+    if stay.is_empty() || gone.is_empty() {
+        return Err(refuse("no disk would remain, or none was named".to_owned()));
+    }
+    for &seat in &stay {
+        if let Some(failure) = members[seat].failure() {
+            return Err(refuse(format!(
+                "a disk can be given up only while all others are present and accept writes: {failure}; if that one \
+                 is lost too, name both"
+            )));
+        }
+    }
+    let shards: Vec<&Shard> = stay.iter().filter_map(|&seat| members[seat].shard.as_ref().ok()).collect();
+    let buckets = store.0.bucket_ops.lock().await;
+    let snapshots = store.0.snapshot_ops.lock().await;
+    let forgotten = gone.iter().map(|&seat| Forgotten::of(store, &topology, &layout, seat)).collect();
+    // No remaining disk is home to these slots: all keys found in them are leftovers.
+    for (&seat, shard) in stay.iter().zip(&shards).filter(|(seat, _)| layout.seats[**seat].unclean) {
+        let owned = Owned { layout: layout.clone(), seat };
+        Sweeper(store).sweep(shard, owned).await.map_err(|stop| match stop {
+            Stop::Stopping => refuse("the server is stopping".to_owned()),
+            Stop::Failed(why) => refuse(why),
+        })?;
+    }
+    let capacities: Vec<u64> = shards.iter().map(|shard| shard.capacity_bytes).collect();
+    let mut next = without(&layout, &gone, &capacities);
+    // Above the generation that an interrupted attempt may have left on one of them.
+    let known = shards.iter().filter_map(|shard| shard.layout()).map(|layout| layout.generation).max();
+    next.generation = next.generation.max(known.unwrap_or_default() + GENERATIONS_AHEAD);
+    let next = Arc::new(next);
+    let Some((first, others)) = shards.split_first() else {
+        return Err(refuse("no disk would remain".to_owned()));
+    };
+    first.put_layout(&next).await?;
+    // The layout is current from here on, for this server and for the next start.
+    let members = stay.iter().map(|&seat| members[seat].clone()).collect();
+    store.0.topology.store(Arc::new(Topology::new(members, Some(next.clone()))));
+    for shard in others {
+        if let Err(e) = LayoutWriter(store).put(shard, &next).await {
+            tracing::warn!(error = %e, "a disk lacks the pool's new layout: the next start writes it");
+        }
+    }
+    for shard in &shards {
+        shard.applied.registry.write().doubtful.clear();
+    }
+    drop((buckets, snapshots));
+    store.buckets().repair().await;
+    store.snapshots().repair().await;
+    for one in &forgotten {
+        let one: &Forgotten = one;
+        tracing::warn!(
+            disk = one.name, slots = one.slots, objects = ?one.objects, snapshots = ?one.snapshots,
+            "a lost disk was given up: the slots that it was home to are empty now"
+        );
+    }
+    Ok(forgotten)
 }
 
 /// The layout without lost disks. Their slots go to their goals, or where there is space. A slot

@@ -53,14 +53,15 @@
 //! home, and every run begins with a sweep: a copy of an earlier run might be of an object that has
 //! been deleted since.
 
-mod admin;
 mod channel;
 mod commit;
 mod copy;
+mod disks;
 mod forget;
 mod run;
 mod sweep;
 
+pub use disks::StoreDisks;
 pub use forget::Forgotten;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -364,7 +364,7 @@ impl Mover {
         // No bucket may be created meanwhile, since one disk would learn of it and the others would
         // not.
         let _one = self.store.0.bucket_ops.lock().await;
-        self.store.agreeing(&topology).await?;
+        self.store.buckets().agreeing(&topology).await?;
         let shards = topology.all()?;
         let mut members = topology.members().to_vec();
         let Some(seat) = leaving else {

@@ -150,7 +150,7 @@ impl Pool {
     pub async fn start_on(count: usize, lsm: bool) -> (Self, Store) {
         let pool = Self::of(count, lsm).await;
         let store = pool.open().await;
-        store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+        store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
         (pool, store)
     }
 }
@@ -161,7 +161,7 @@ pub fn named(name: &str, disk: &Arc<dyn Disk>) -> PoolDisk {
 
 /// Waits until no move is running.
 pub async fn ended(store: &Store) -> MoveStatus {
-    let mut moving = store.moving();
+    let mut moving = store.disks().moving();
     let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
     ended.expect("the store is there").clone().expect("something was moved")
 }

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use super::Turn;
 use super::commit::{LayoutWriter, Next, all_well};
+use super::forget::{Forgotten, forget};
 use super::run::Mover;
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
@@ -17,15 +18,21 @@ use crate::store::topology::{Member, Topology};
 use crate::store::{Store, buckets};
 use crate::{PoolDisk, StoreError};
 
-impl Store {
+/// The disks of a store's pool, and the moves of keys between them.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreDisks<'a> {
+    pub(in crate::store) store: &'a Store,
+}
+
+impl StoreDisks<'_> {
     /// Adds an empty formatted disk to the pool and begins to move its share of the keys there.
-    /// Returns when the disk is a member; [`Store::moving`] has the progress.
+    /// Returns when the disk is a member; [`StoreDisks::moving`] has the progress.
     ///
     /// # Errors
     /// [`LogError::Open`](steadfast_log::LogError::Open) with what is wrong: a disk of the pool is
     /// missing or takes no writes, keys are being moved already, the disk cannot be opened or holds
     /// something. Those of the log.
-    pub async fn add_disk(&self, disk: PoolDisk) -> Result<(), StoreError> {
+    pub async fn add(self, disk: PoolDisk) -> Result<(), StoreError> {
         self.join(disk, None).await
     }
 
@@ -33,8 +40,8 @@ impl Store {
     /// that disk then leaves the pool. `old` is its name or identity.
     ///
     /// # Errors
-    /// As [`Store::add_disk`]; when no such disk exists.
-    pub async fn replace_disk(&self, old: &str, new: PoolDisk) -> Result<(), StoreError> {
+    /// As [`StoreDisks::add`]; when no such disk exists.
+    pub async fn replace(self, old: &str, new: PoolDisk) -> Result<(), StoreError> {
         self.join(new, Some(old)).await
     }
 
@@ -42,18 +49,18 @@ impl Store {
     /// or identity. For a disk that is already leaving, the move continues.
     ///
     /// # Errors
-    /// As [`Store::add_disk`]; when no such disk exists, it is the only one, or the others lack
+    /// As [`StoreDisks::add`]; when no such disk exists, it is the only one, or the others lack
     /// space.
-    pub async fn drain_disk(&self, disk: &str) -> Result<(), StoreError> {
-        let turn = self.0.moves.begin().ok_or_else(moving_already)?;
-        LayoutWriter(self).level().await.map_err(not_now)?;
-        let topology = self.topology();
+    pub async fn drain(self, disk: &str) -> Result<(), StoreError> {
+        let turn = self.store.0.moves.begin().ok_or_else(moving_already)?;
+        LayoutWriter(self.store).level().await.map_err(not_now)?;
+        let topology = self.store.topology();
         let seat = find(&topology, disk)?;
         let name = topology.members()[seat].name.clone();
         if let Some(layout) = topology.layout()
             && layout.has_work()
         {
-            LayoutWriter(self).all_agree(&topology).map_err(not_now)?;
+            LayoutWriter(self.store).all_agree(&topology).map_err(not_now)?;
             if !layout.seats[seat].leaving {
                 self.take_back(&topology, layout, seat).await?;
             }
@@ -63,35 +70,35 @@ impl Store {
         if topology.members().len() == 1 {
             return Err(refuse(format!("{name} is the only disk of the pool: add another first, or replace it")));
         }
-        LayoutWriter(self).all_agree(&topology).map_err(not_now)?;
+        LayoutWriter(self.store).all_agree(&topology).map_err(not_now)?;
         let shards = topology.all()?;
         has_room(&shards, seat, &name)?;
         let layout = topology.layout().ok_or_else(|| refuse("the pool has no layout".to_owned()))?;
-        let _none = self.0.snapshot_ops.lock().await;
+        let _none = self.store.0.snapshot_ops.lock().await;
         self.no_snapshots()?;
         let mut next = layout.next();
         next.plan_leave(seat, None, &capacities(&shards));
         let members = topology.members().to_vec();
-        LayoutWriter(self).commit(Next { layout: next, members, first: shards[0], last: None }, || ()).await?;
+        LayoutWriter(self.store).commit(Next { layout: next, members, first: shards[0], last: None }, || ()).await?;
         self.start(turn, MoveKind::Drain, name);
         Ok(())
     }
 
     /// A disk leaves before all keys have reached their goals, for example before a new disk got
     /// all of its share. Keys not moved yet stay, and the disk's keys go to the others.
-    async fn take_back(&self, topology: &Arc<Topology>, layout: &Layout, seat: usize) -> Result<(), StoreError> {
+    async fn take_back(self, topology: &Arc<Topology>, layout: &Layout, seat: usize) -> Result<(), StoreError> {
         let shards = topology.all()?;
         if layout.seats.iter().any(|seat| seat.leaving) {
             return Err(unfinished());
         }
         has_room(&shards, seat, &topology.members()[seat].name)?;
-        let _none = self.0.snapshot_ops.lock().await;
+        let _none = self.store.0.snapshot_ops.lock().await;
         self.no_snapshots()?;
         let mut next = layout.next();
         next.goals.clone_from(&next.homes);
         next.plan_leave(seat, None, &capacities(&shards));
         let members = topology.members().to_vec();
-        LayoutWriter(self).commit(Next { layout: next, members, first: shards[0], last: None }, || ()).await
+        LayoutWriter(self.store).commit(Next { layout: next, members, first: shards[0], last: None }, || ()).await
     }
 
     /// Continues a move that was interrupted by a stop of the store or has failed. Returns at once,
@@ -99,10 +106,10 @@ impl Store {
     ///
     /// # Errors
     /// When a disk of the pool is missing or read-only, or keys are already moving.
-    pub fn resume_moves(&self) -> Result<bool, StoreError> {
-        let topology = self.topology();
+    pub fn resume_moves(self) -> Result<bool, StoreError> {
+        let topology = self.store.topology();
         let Some(layout) = topology.layout().filter(|layout| layout.has_work()) else { return Ok(false) };
-        let turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        let turn = self.store.0.moves.begin().ok_or_else(moving_already)?;
         all_well(&topology).map_err(not_now)?;
         let name = |seat: usize| topology.members()[seat].name.clone();
         let goals =
@@ -115,21 +122,32 @@ impl Store {
         Ok(true)
     }
 
+    /// Gives up missing disks of the pool that will not return. `disks` are their names or
+    /// identities; all other disks must be present.
+    ///
+    /// # Errors
+    /// [`LogError::Open`](steadfast_log::LogError::Open) with the reason: a disk is present, is not
+    /// a member, or another disk is missing or read-only. Those of the log.
+    pub async fn forget(self, disks: &[String]) -> Result<Vec<Forgotten>, StoreError> {
+        let _turn = self.store.0.moves.begin().ok_or_else(moving_already)?;
+        forget(self.store, disks).await
+    }
+
     /// The move of keys, running or last, with changes.
-    pub fn moving(&self) -> watch::Receiver<Option<MoveStatus>> {
-        self.0.moves.status.subscribe()
+    pub fn moving(self) -> watch::Receiver<Option<MoveStatus>> {
+        self.store.0.moves.status.subscribe()
     }
 
     /// Changes the bound in bytes per second at which keys are moved; 0: none.
-    pub fn set_move_rate(&self, bytes_s: u64) {
-        self.0.moves.pace.set(bytes_s);
-        self.0.moves.update(|status| status.bytes_s_max = bytes_s);
+    pub fn set_move_rate(self, bytes_s: u64) {
+        self.store.0.moves.pace.set(bytes_s);
+        self.store.0.moves.update(|status| status.bytes_s_max = bytes_s);
     }
 
-    async fn join(&self, disk: PoolDisk, replaces: Option<&str>) -> Result<(), StoreError> {
-        let turn = self.0.moves.begin().ok_or_else(moving_already)?;
-        LayoutWriter(self).level().await.map_err(not_now)?;
-        let topology = self.topology();
+    async fn join(self, disk: PoolDisk, replaces: Option<&str>) -> Result<(), StoreError> {
+        let turn = self.store.0.moves.begin().ok_or_else(moving_already)?;
+        LayoutWriter(self.store).level().await.map_err(not_now)?;
+        let topology = self.store.topology();
         if topology.layout().is_some_and(|layout| layout.has_work()) {
             return Err(unfinished());
         }
@@ -138,13 +156,13 @@ impl Store {
             return Err(refuse(format!("the pool already has {DISKS_MAX} disks, the maximum")));
         }
         let old = replaces.map(|old| find(&topology, old)).transpose()?;
-        LayoutWriter(self).all_agree(&topology).map_err(not_now)?;
+        LayoutWriter(self.store).all_agree(&topology).map_err(not_now)?;
         let name = disk.name.clone();
         let new = self.open_new(&topology, disk).await?;
         let joined = self.join_opened(&topology, &name, &new, old).await;
         if let Err(e) = joined {
             // Unless the disk is a member now that not every other disk knows of.
-            if !self.topology().members().iter().any(|member| member.id == new.applied.pool) {
+            if !self.store.topology().members().iter().any(|member| member.id == new.applied.pool) {
                 new.close().await.unwrap_or_else(|e| tracing::warn!(error = %e, "the disk could not be closed"));
             }
             return Err(e);
@@ -157,8 +175,8 @@ impl Store {
     }
 
     /// Refuses to remove a disk that holds parts of snapshots.
-    fn no_snapshots(&self) -> Result<(), StoreError> {
-        let names: Vec<String> = self.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+    fn no_snapshots(self) -> Result<(), StoreError> {
+        let names: Vec<String> = self.store.snapshots().all().into_iter().map(|snapshot| snapshot.name).collect();
         if names.is_empty() {
             return Ok(());
         }
@@ -170,7 +188,7 @@ impl Store {
     }
 
     /// Opens a disk that is to join, if it is empty.
-    async fn open_new(&self, topology: &Topology, disk: PoolDisk) -> Result<Shard, StoreError> {
+    async fn open_new(self, topology: &Topology, disk: PoolDisk) -> Result<Shard, StoreError> {
         let PoolDisk { name, disk, .. } = disk;
         let disk = disk.map_err(|why| refuse(format!("{name}: {why}")))?;
         let id = pool_of(&disk).await;
@@ -187,9 +205,10 @@ impl Store {
             None if peeked.content => return Err(refused("holds a pool of its own")),
             None => {}
         }
-        let options = self.0.options.of_one_disk(topology.members().len() + 1);
-        let index = self.0.index.of_disk(&id);
-        let (shard, report) = Shard::open(disk, index, self.0.env.clone(), options, self.0.read_ahead.clone()).await?;
+        let options = self.store.0.options.of_one_disk(topology.members().len() + 1);
+        let index = self.store.0.index.of_disk(&id);
+        let (shard, report) =
+            Shard::open(disk, index, self.store.0.env.clone(), options, self.store.0.read_ahead.clone()).await?;
         let known = |bucket: &BucketId| {
             topology.lead().is_ok_and(|lead| lead.applied.registry.read().by_id.contains_key(bucket))
         };
@@ -213,15 +232,15 @@ impl Store {
     }
 
     async fn join_opened(
-        &self,
+        self,
         topology: &Arc<Topology>,
         name: &str,
         new: &Shard,
         old: Option<usize>,
     ) -> Result<(), StoreError> {
         // No bucket may be created meanwhile, since the new disk would not learn of it.
-        let _one = self.0.bucket_ops.lock().await;
-        self.agreeing(topology).await?;
+        let _one = self.store.0.bucket_ops.lock().await;
+        self.store.buckets().agreeing(topology).await?;
         let shards = topology.all()?;
         let (first, shards_and_new) = match shards.first() {
             Some(first) => (*first, shards.iter().copied().chain([new]).collect::<Vec<_>>()),
@@ -231,7 +250,7 @@ impl Store {
         for bucket in buckets {
             new.put_bucket(bucket.id, &buckets::meta(&bucket)).await?;
         }
-        let _none = self.0.snapshot_ops.lock().await;
+        let _none = self.store.0.snapshot_ops.lock().await;
         if old.is_some() {
             self.no_snapshots()?;
         }
@@ -262,16 +281,16 @@ impl Store {
             new.applied.channels.set_sink(sink);
         }
         new.applied.channels.set_forgotten_after(first.applied.channels.forgotten_after_ms());
-        new.applied.channels.set_outbox(&self.0.outbox);
+        new.applied.channels.set_outbox(&self.store.0.outbox);
         let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
         let members = topology.members().iter().cloned().chain([member]).collect();
-        LayoutWriter(self).commit(Next { layout, members, first, last: Some(new) }, || ()).await
+        LayoutWriter(self.store).commit(Next { layout, members, first, last: Some(new) }, || ()).await
     }
 
     /// Starts the mover, which takes over the turn.
-    fn start(&self, turn: Turn<'_>, kind: MoveKind, disk: String) {
+    fn start(self, turn: Turn<'_>, kind: MoveKind, disk: String) {
         turn.hand_over();
-        let topology = self.topology();
+        let topology = self.store.topology();
         let (mut slots_total, mut bytes_total) = (0, 0);
         if let Some(layout) = topology.layout() {
             slots_total = layout.slots_waiting() as u64;
@@ -283,7 +302,7 @@ impl Store {
                 bytes_total += (u128::from(shard.status().object_bytes) * u128::from(away) / u128::from(own)) as u64;
             }
         }
-        self.0.moves.status.send_replace(Some(MoveStatus {
+        self.store.0.moves.status.send_replace(Some(MoveStatus {
             kind,
             disk,
             state: MoveState::Running,
@@ -293,16 +312,16 @@ impl Store {
             copied: 0,
             copied_bytes: 0,
             bytes_total,
-            bytes_s_max: self.0.moves.pace.bytes_s(),
+            bytes_s_max: self.store.0.moves.pace.bytes_s(),
             swept: 0,
-            begun_ms: self.0.env.wall_ms(),
+            begun_ms: self.store.0.env.wall_ms(),
             ended_ms: None,
             unmovable: Vec::new(),
             unmovable_total: 0,
             error: None,
         }));
-        let mover = Mover { store: self.clone() };
-        self.0.env.spawn("store-mover", mover.run());
+        let mover = Mover { store: self.store.clone() };
+        self.store.0.env.spawn("store-mover", mover.run());
     }
 }
 
@@ -322,7 +341,7 @@ pub(super) fn find(topology: &Topology, disk: &str) -> Result<usize, StoreError>
     })
 }
 
-pub(super) fn moving_already() -> StoreError {
+fn moving_already() -> StoreError {
     refuse("keys are already moving between disks: wait until the move has finished".to_owned())
 }
 
