@@ -1,7 +1,9 @@
 //! Body extents: chunks of large bodies, written concurrently as they arrive.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -164,28 +166,52 @@ fn spawn_seal(shared: &Arc<Shared>, seal: Seal) {
     });
 }
 
-/// Writes a chunk and returns its location. Runs to completion even if the caller is dropped: its
-/// memory, budget and place stay in use until the disk has finished.
-pub(crate) async fn write_chunk(
-    shared: &Arc<Shared>,
-    room: &Reservation,
-    head: Bytes,
-    chunk: ChunkBuf,
-) -> Result<Location, LogError> {
-    shared.latch.check()?;
-    let body_len = chunk.len();
-    if head.len() > chunk_head_bytes_max(body_len) {
-        return Err(LogError::TooLarge(format!("a chunk's head of {} bytes", head.len())));
+/// A chunk that is being written: completes with its location. Dropping it does not end the write:
+/// the memory, the budget and the place of the chunk stay in use until the disk has finished.
+#[derive(Debug)]
+pub struct PendingChunk(oneshot::Receiver<Result<Location, LogError>>);
+
+impl PendingChunk {
+    /// Begins to write a chunk, in a task of its own: a caller that does not poll must not hold up
+    /// others.
+    pub(crate) fn begin(shared: &Arc<Shared>, room: &Reservation, head: Bytes, chunk: ChunkBuf) -> Self {
+        let (answer, answered) = oneshot::channel();
+        let refused = match shared.latch.check() {
+            Ok(()) if head.len() > chunk_head_bytes_max(chunk.len()) => {
+                Some(LogError::TooLarge(format!("a chunk's head of {} bytes", head.len())))
+            }
+            checked => checked.err(),
+        };
+        if let Some(e) = refused {
+            // The receiver is below.
+            let _ = answer.send(Err(e));
+            return Self(answered);
+        }
+        let (held, task) = (room.held.clone(), shared.clone());
+        shared.spawn("log-chunk", async move {
+            // If the caller has gone, the chunk is garbage.
+            let _ = answer.send(write_in_task(&task, head, chunk, held).await);
+        });
+        Self(answered)
     }
-    let held = room.held.clone();
-    let (tx, rx) = oneshot::channel();
-    let task = shared.clone();
-    // A task from the first await on: a caller that does not poll must not block others.
-    shared.spawn("log-chunk", async move {
-        // If the caller has gone, the chunk is garbage.
-        let _ = tx.send(write_in_task(&task, head, chunk, held).await);
-    });
-    rx.await.unwrap_or(Err(LogError::Closed))
+
+    /// The outcome, if it is there. It is given once.
+    pub fn try_outcome(&mut self) -> Option<Result<Location, LogError>> {
+        match self.0.try_recv() {
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(LogError::Closed)),
+            Ok(outcome) => Some(outcome),
+        }
+    }
+}
+
+impl Future for PendingChunk {
+    type Output = Result<Location, LogError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A missing answer means that the runtime is stopping.
+        Pin::new(&mut self.0).poll(cx).map(|outcome| outcome.unwrap_or(Err(LogError::Closed)))
+    }
 }
 
 async fn write_in_task(

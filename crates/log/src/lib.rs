@@ -64,6 +64,7 @@ pub use api::{
 };
 pub use applier::Applier;
 pub use bodies::ChunkBuf;
+pub use body::PendingChunk;
 pub use commit::Ticket;
 pub use compact::ChunkOwners;
 pub use extents::ExtentPin;

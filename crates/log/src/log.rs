@@ -12,7 +12,7 @@ use steadfast_flow::Env;
 use tokio::sync::{oneshot, watch};
 
 use crate::bodies::{ChunkBuf, chunk_head_bytes_max};
-use crate::body::write_chunk;
+use crate::body::PendingChunk;
 use crate::commit::{Pending, Ticket};
 use crate::extents::ExtentPin;
 use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, record_bytes};
@@ -166,16 +166,15 @@ impl Log {
         Ok(ChunkBuf { buf, capacity })
     }
 
-    /// Writes a chunk, without a flush. It is garbage until a record that names its location has
-    /// been committed; the flush of that commit covers it. Until then it may be recycled unless
-    /// [`crate::ChunkOwners::chunk_is_live`] returns `true`. `room` must cover the chunk. Even if
-    /// this future is dropped, the reservation lasts until the disk has finished with the chunk.
+    /// Begins to write a chunk, without a flush. It is garbage until a record that names its
+    /// location has been committed; the flush of that commit covers it. Until then it may be
+    /// recycled unless [`crate::ChunkOwners::chunk_is_live`] returns `true`. `room` must cover the
+    /// chunk, and lasts until the disk has finished with it, even if it is dropped here.
     ///
-    /// # Errors
-    /// [`LogError::TooLarge`] for a head above [`Log::limits`], [`LogError::Full`],
-    /// [`LogError::Failed`].
-    pub async fn write_chunk(&self, room: &Reservation, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
-        write_chunk(&self.shared, room, head, chunk).await
+    /// The result completes with [`LogError::TooLarge`] for a head above [`Log::limits`],
+    /// [`LogError::Full`] or [`LogError::Failed`] if the chunk could not be written.
+    pub fn write_chunk(&self, room: &Reservation, head: Bytes, chunk: ChunkBuf) -> PendingChunk {
+        PendingChunk::begin(&self.shared, room, head, chunk)
     }
 
     /// Keeps an extent from being recycled while the pin exists; `None` if it has been recycled.

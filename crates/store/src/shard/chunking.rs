@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_log::{ChunkBuf, Location, LogError, Priority, Reservation};
-use tokio::sync::oneshot;
+use steadfast_log::{ChunkBuf, Location, LogError, PendingChunk, Priority, Reservation};
 
 use crate::StoreError;
 use crate::record::keys::Id;
@@ -31,9 +30,9 @@ pub(super) struct Chunking {
     current: Option<Filling>,
     /// Bytes of the next chunk, at most.
     target: usize,
-    /// Separate tasks write the chunks: a stalled client must not hold up a write, or the budget
-    /// that the write holds.
-    in_flight: VecDeque<oneshot::Receiver<Result<Location, LogError>>>,
+    /// The log writes each chunk in a task: a stalled client must not hold up a write, or the
+    /// budget that the write holds.
+    in_flight: VecDeque<PendingChunk>,
     pub(super) done: Vec<Location>,
     writes: Arc<Writes>,
     /// Whether its record was submitted: the owner ends when the record is applied.
@@ -133,41 +132,31 @@ impl Chunking {
         Ok(())
     }
 
-    /// Launches the current chunk. Its task releases the budget after the write, whether or not the
-    /// caller still waits.
+    /// Launches the current chunk. The log releases the budget after the write, whether or not the
+    /// body is still wanted.
     fn launch(&mut self) {
         let Some(Filling { chunk, room, .. }) = self.current.take() else { return };
         if chunk.is_empty() {
             return;
         }
-        let (mut written, outcome) = oneshot::channel();
-        let (head, writes) = (self.head.clone(), self.writes.clone());
-        self.writes.applied.env.spawn("chunk", async move {
-            let result = tokio::select! {
-                biased;
-                // The body was given up.
-                () = written.closed() => return,
-                result = writes.log.write_chunk(&room, head, chunk) => result,
-            };
-            writes.note_full(&result);
-            drop(room);
-            let _ = written.send(result);
-        });
-        self.in_flight.push_back(outcome);
+        let head = self.head.clone();
+        self.in_flight.push_back(self.writes.log.write_chunk(&room, head, chunk));
     }
 
     /// Collects finished writes, without waiting.
     fn collect_finished(&mut self) -> Result<(), StoreError> {
-        while let Some(first) = self.in_flight.front_mut() {
-            let outcome = match first.try_recv() {
-                Err(oneshot::error::TryRecvError::Empty) => break,
-                Err(oneshot::error::TryRecvError::Closed) => Err(LogError::Closed),
-                Ok(outcome) => outcome,
-            };
-            // A failed one is removed as well: it has no second answer.
-            self.in_flight.pop_front();
-            self.done.push(outcome?);
+        while let Some(outcome) = self.in_flight.front_mut().and_then(PendingChunk::try_outcome) {
+            self.take(outcome)?;
         }
+        Ok(())
+    }
+
+    /// Removes the first chunk in flight, which has this outcome.
+    fn take(&mut self, outcome: Result<Location, LogError>) -> Result<(), StoreError> {
+        // A failed one is removed as well: it has no second answer.
+        self.in_flight.pop_front();
+        self.writes.note_full(&outcome);
+        self.done.push(outcome?);
         Ok(())
     }
 
@@ -175,9 +164,6 @@ impl Chunking {
         let _lap = stages::enter(Stage::Disk);
         let Some(first) = self.in_flight.front_mut() else { return Ok(()) };
         let outcome = self.writes.hang.unless_hanging(first).await?;
-        self.in_flight.pop_front();
-        // A missing answer means that the runtime is stopping.
-        self.done.push(outcome.unwrap_or(Err(LogError::Closed))?);
-        Ok(())
+        self.take(outcome)
     }
 }
