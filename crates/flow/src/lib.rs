@@ -15,6 +15,7 @@ pub mod patience;
 pub mod ring;
 pub mod slow;
 pub mod stages;
+mod striped;
 pub mod task;
 #[cfg(test)]
 mod testing;
@@ -32,4 +33,5 @@ pub use patience::Patience;
 pub use ring::Ring;
 pub use slow::{Ended, SlowRequests, SlowStatus};
 pub use stages::{Stage, Stages};
+pub use striped::Striped;
 pub use throttle::{Throttle, shortened};

@@ -119,7 +119,7 @@ impl LiveDoor {
         let unconnected =
             Connections::new(connections.saturating_mul(options.address_share).div_ceil(100), node.env.clone());
         let port = PortKind::External;
-        let endpoints = node.config.endpoints(port).into();
+        let endpoints = node.rules.config.endpoints(port).into();
         let api = Arc::new(Api::new(node.clone()));
         let door = Self { api, emulation, port, endpoints, options, node, unconnected };
         Ok((door.clone(), Workers { node: door.node, threads }))
@@ -130,7 +130,7 @@ impl LiveDoor {
     pub fn internal(&self, tls: Option<TlsAcceptor>) -> Self {
         let options = DoorOptions { tls, ..self.options.clone() };
         let port = PortKind::Internal;
-        Self { port, endpoints: self.node.config.endpoints(port).into(), options, ..self.clone() }
+        Self { port, endpoints: self.node.rules.config.endpoints(port).into(), options, ..self.clone() }
     }
 
     /// The gate of connections to this port.
@@ -233,7 +233,7 @@ impl LiveDoor {
         let (env, options) = (self.node.env.clone(), self.options.clone());
         let limit = options.header_timeout;
         let patience = Patience::new(options.stall_timeout, options.client_bytes_s_min);
-        let max = self.node.config.websocket.message_size_limit;
+        let max = self.node.rules.config.websocket.message_size_limit;
         let Some(tls) = options.tls else {
             let client = Stalling::new(socket, env, patience);
             let Some((client, leftover, upgraded)) = self.http(client, peer, &connection).await else { return };

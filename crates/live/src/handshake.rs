@@ -92,7 +92,7 @@ pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
     let Ok(origin) = origin.to_str() else { return false };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let own = host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, place)| place == host));
-    own || node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
+    own || node.rules.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
 }
 
 /// The fast path: answers a handshake at `path` that has arrived completely, without an HTTP server

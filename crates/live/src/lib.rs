@@ -4,6 +4,7 @@
 //! - `door` accepts connections; `gateway` serves those that are not plain WebSockets.
 //! - `partition` runs a worker thread for each share of the sessions.
 //! - `commands` carries out the commands of sessions.
+//! - `rules` is the configuration, and what clients may do by it; `users` has the sessions by user.
 //! - `node` knows which partitions have subscribers of a channel and delivers publications to them.
 //! - `nodes` is what other nodes of a cluster want from this one.
 //! - `api` is the server API for back ends, over HTTP or `grpc`.
@@ -37,8 +38,10 @@ mod pem;
 mod presence;
 pub mod protocol;
 mod proxy;
+mod rules;
 mod session;
 mod socket;
+mod users;
 mod websocket;
 
 pub use config::{
@@ -51,6 +54,8 @@ pub use grpc_api::GrpcDoor;
 pub use metrics::{CodeCount, LiveStatus, ProxyStatus, SessionsOf, SimpleBound};
 pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission, check};
 pub use outgoing::{Encoded, from_stored, to_stored};
+pub use rules::Rules;
+pub use users::Users;
 
 /// Minimum interval between repeated warnings in the log.
 pub(crate) const WARN_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);

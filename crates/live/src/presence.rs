@@ -2,18 +2,15 @@
 //! same for a channel of any size.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use steadfast_flow::Striped;
 use uuid::Uuid;
 
 use crate::protocol::message::{ClientInfo, PresenceStatsResult};
 
 /// Approximate bytes of a client's information beyond the texts of its user and application.
 const CLIENT_BYTES: usize = 128;
-
-const PARTS: usize = 64;
 
 #[derive(Default)]
 struct Members {
@@ -22,17 +19,9 @@ struct Members {
     users: HashMap<String, u32>,
 }
 
-/// See the module.
-pub struct Presence {
-    parts: Vec<Mutex<HashMap<Arc<str>, Members>>>,
-    hasher: RandomState,
-}
-
-impl Default for Presence {
-    fn default() -> Self {
-        Self { parts: (0..PARTS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
-    }
-}
+/// The present clients, by channel.
+#[derive(Default)]
+pub struct Presence(Striped<HashMap<Arc<str>, Members>>);
 
 /// Approximate bytes of the information about clients.
 pub(crate) fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
@@ -41,13 +30,9 @@ pub(crate) fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientI
 }
 
 impl Presence {
-    fn part(&self, channel: &str) -> &Mutex<HashMap<Arc<str>, Members>> {
-        &self.parts[self.hasher.hash_one(channel) as usize % PARTS]
-    }
-
     /// Adds a client, or replaces its information.
     pub fn add(&self, channel: &Arc<str>, client: Uuid, info: Arc<ClientInfo>) {
-        let mut part = self.part(channel).lock();
+        let mut part = self.0.part(channel).lock();
         let members = part.entry(channel.clone()).or_default();
         let user = info.user.clone();
         if members.clients.insert(client, info).is_none() {
@@ -57,7 +42,7 @@ impl Presence {
 
     /// Removes a client.
     pub fn remove(&self, channel: &str, client: &Uuid) {
-        let mut part = self.part(channel).lock();
+        let mut part = self.0.part(channel).lock();
         let Some(members) = part.get_mut(channel) else { return };
         if let Some(info) = members.clients.remove(client)
             && let Some(count) = members.users.get_mut(&info.user)
@@ -74,21 +59,21 @@ impl Presence {
 
     /// The clients of a channel, at most `limit`.
     pub fn list(&self, channel: &str, limit: usize) -> BTreeMap<String, ClientInfo> {
-        let part = self.part(channel).lock();
+        let part = self.0.part(channel).lock();
         let clients = part.get(channel).into_iter().flat_map(|members| &members.clients);
         clients.take(limit).map(|(client, info)| (client.to_string(), ClientInfo::clone(info))).collect()
     }
 
     /// Approximate bytes of such a list, to check before making it.
     pub fn list_bytes(&self, channel: &str, limit: usize) -> usize {
-        let part = self.part(channel).lock();
+        let part = self.0.part(channel).lock();
         let clients = part.get(channel).into_iter().flat_map(|members| members.clients.values());
         bytes_of_clients(clients.take(limit).map(|info| &**info))
     }
 
     /// The numbers of clients and users.
     pub fn stats(&self, channel: &str) -> PresenceStatsResult {
-        let part = self.part(channel).lock();
+        let part = self.0.part(channel).lock();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         part.get(channel).map_or_else(Default::default, |members| PresenceStatsResult {
             num_clients: count(members.clients.len()),
@@ -123,6 +108,6 @@ mod tests {
         presence.remove("c", &ids[1]);
         presence.remove("c", &ids[2]);
         assert_eq!(presence.stats("c"), PresenceStatsResult::default());
-        assert!(presence.parts.iter().all(|part| part.lock().is_empty()));
+        assert!(presence.0.parts().all(|part| part.lock().is_empty()));
     }
 }

@@ -306,7 +306,7 @@ impl Api {
             return Err(codes::BAD_REQUEST);
         }
         let data = &publish.publication.publication().data;
-        self.node.check_data(self.node.namespace(channel)?, data)?;
+        self.node.rules.check_data(self.node.rules.namespace(channel)?, data)?;
         let wanted = Submission { skip_history: publish.skip_history, durability, ..Submission::default() };
         if publish.idempotency_key.is_empty() {
             return self.node.submit(channel, &publish.publication, wanted).await?.committed().await;
@@ -320,11 +320,11 @@ impl Api {
     }
 
     fn with_presence(&self, channel: &str) -> Result<(), ClientError> {
-        if self.node.namespace(channel)?.presence { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
+        if self.node.rules.namespace(channel)?.presence { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
     }
 
     fn with_history(&self, channel: &str) -> Result<(), ClientError> {
-        if self.node.namespace(channel)?.has_history() { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
+        if self.node.rules.namespace(channel)?.has_history() { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
     }
 }
 

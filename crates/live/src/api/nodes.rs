@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Api, CHANNELS_MAX, SUBSCRIBES_TOGETHER, matches_pattern};
 use crate::auth::TTL_MAX;
-use crate::commands::parse_client;
+use crate::commands::{Subscriber, parse_client};
 use crate::node::Node;
 use crate::options::{SubscribeOptions, Wanted};
 use crate::partition::{SessionId, SessionMessage};
@@ -97,7 +97,7 @@ impl NodeCall {
                 Ok(NodeResult::Channels(found.map(|(name, count)| (name.to_string(), count)).collect()))
             }
             Self::Info => {
-                let (clients, users) = node.counts();
+                let (clients, users) = node.users.counts();
                 let found = node.channels(|_| true);
                 let (channels, subs) = (found.len(), found.iter().map(|(_, count)| count).sum());
                 let name = node.homes.node_name().unwrap_or("steadfast").to_owned();
@@ -151,11 +151,12 @@ async fn subscribe(node: &Node, sessions: &Sessions, wanted: &Wanted) -> Outcome
         return Err(codes::EXPIRED);
     }
     // Report errors of the request even if the user has no sessions.
-    node.namespace(&wanted.channel)?;
+    node.rules.namespace(&wanted.channel)?;
     options.info()?;
     options.data()?;
     for some in sessions.of(node).chunks(SUBSCRIBES_TOGETHER) {
-        let each = some.iter().map(|(session, identity)| node.subscribe_from_server(*session, identity, wanted));
+        let each =
+            some.iter().map(|(session, identity)| Subscriber::new(node, *session, identity).push_subscription(wanted));
         join_all(each).await.into_iter().collect::<Result<(), _>>()?;
     }
     Ok(NodeResult::Nothing)
@@ -165,7 +166,7 @@ fn unsubscribe(node: &Node, sessions: &Sessions, channel: &str) -> Outcome {
     if channel.is_empty() {
         return Err(codes::BAD_REQUEST);
     }
-    node.namespace(channel)?;
+    node.rules.namespace(channel)?;
     let (code, reason) = codes::UNSUBSCRIBED_BY_SERVER;
     for (session, _) in sessions.of(node) {
         let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
@@ -225,7 +226,7 @@ impl Sessions {
                 None => return Vec::new(),
             },
         };
-        let mut found = node.sessions_of(&self.user, client);
+        let mut found = node.users.sessions_of(&self.user, client);
         if !self.session.is_empty() {
             found.retain(|(_, identity)| identity.connection.session.as_deref() == Some(self.session.as_str()));
         }

@@ -24,7 +24,8 @@ async fn api() -> Api {
             None,
         );
         let id = SessionId { partition: 0, slot, generation: 0 };
-        assert!(node.enter(id, &Arc::new(SessionIdentity { user: user.to_owned(), ..identity }), false));
+        let identity = Arc::new(SessionIdentity { user: user.to_owned(), ..identity });
+        assert!(node.users.enter(id, &identity, false, |_| {}));
     }
     Api::new(node)
 }
@@ -112,7 +113,7 @@ async fn disconnects_and_refreshes_have_the_requested_values() {
         let Some(SessionMessage::Refreshed { renamed, .. }) = first else { panic!("a refresh") };
         assert_eq!(renamed, expected, "once");
     }
-    let identity = api.node.sessions_of("ann", Some(client(1)));
+    let identity = api.node.users.sessions_of("ann", Some(client(1)));
     assert_eq!(identity[0].1.client_info(&[]).conn_info, b"{}");
 }
 

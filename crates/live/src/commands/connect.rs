@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use steadfast_flow::Permit;
 use uuid::Uuid;
 
-use super::proxied::nonsense;
-use super::subscribe::{Asks, Mode, PreparedSubscription, kind_of};
+use super::proxied::{BackEnd, nonsense};
+use super::subscribe::{Asks, Mode, PreparedSubscription, Subscriber, kind_of};
 use super::{Caller, Refused};
 use crate::answer::AnswerPermit;
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
@@ -87,7 +87,13 @@ pub(super) fn end_of(error: &ClientError) -> Disconnected {
     }
 }
 
-impl Node {
+/// A session that connects, or proves its user anew.
+pub(super) struct Login<'a> {
+    pub(super) node: &'a Node,
+    pub(super) session: SessionId,
+}
+
+impl Login<'_> {
     fn refused_token(&self, e: TokenError) -> Refused {
         match e.for_client() {
             Ok(error) => error.into(),
@@ -97,7 +103,7 @@ impl Node {
 
     /// An invalid token ends the session. Any client can send one, so the log line is throttled.
     fn invalid_token(&self, why: &str) -> Refused {
-        match self.throttles.connection_token.pass(&self.env) {
+        match self.node.throttles.connection_token.pass(&self.node.env) {
             Some(more) => tracing::info!(?why, more, "a connection token is invalid"),
             None => tracing::debug!(?why, "a connection token is invalid"),
         }
@@ -106,7 +112,7 @@ impl Node {
 
     /// Verifies a connection token, and reads its information for other clients.
     fn connect_claims(&self, token: &str, key: &TokenKey) -> Result<(ConnectClaims, Vec<u8>), Refused> {
-        let claims = self.verifier.verify::<ConnectClaims>(token, key).map_err(|e| self.refused_token(e))?;
+        let claims = self.node.verifier.verify::<ConnectClaims>(token, key).map_err(|e| self.refused_token(e))?;
         // A token with a channel is a subscription token, and does not permit connecting.
         if !claims.channel.is_empty() {
             return Err(self.invalid_token("it has a channel: it is a subscription token"));
@@ -123,14 +129,14 @@ impl Node {
         request: &ConnectRequest,
         key: Option<&TokenKey>,
     ) -> Result<Admitted, Refused> {
-        let client = &self.config.client;
-        let now_s = self.env.wall_ms() / 1000;
+        let client = &self.node.rules.config.client;
+        let now_s = self.node.env.wall_ms() / 1000;
         let Some(key) = key else {
             if client.insecure && !request.token.is_empty() {
                 return Ok(Admitted::default());
             }
-            if let Some(proxy) = self.proxies.of(ProxyEvent::Connect, "")
-                && let Some(reply) = self.ask_connect(proxy, identity, request).await?
+            if let Some(proxy) = self.node.proxies.of(ProxyEvent::Connect, "")
+                && let Some(reply) = BackEnd(self.node).connect(proxy, identity, request).await?
             {
                 let mut subs = reply.subs;
                 for channel in reply.channels {
@@ -173,14 +179,14 @@ impl Node {
 
     pub(super) async fn connect(
         &self,
-        session: SessionId,
         connection: ConnectionInfo,
         id: u32,
         request: ConnectRequest,
     ) -> Result<(), Refused> {
-        let random = (u128::from(self.env.random_u64()) << 64) | u128::from(self.env.random_u64());
+        let session = self.session;
+        let random = (u128::from(self.node.env.random_u64()) << 64) | u128::from(self.node.env.random_u64());
         let client: Uuid = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        let emulated = self.proxies.emulated(&request.headers);
+        let emulated = self.node.proxies.emulated(&request.headers);
         // No user yet, but an ID and the headers by which the back end may recognise the client.
         let mut identity = SessionIdentity::new(client, connection, emulated);
         // The back end and the JWKS endpoint have their own bounds. So connects that need neither
@@ -188,10 +194,10 @@ impl Node {
         let (mut by_proxy, mut key) = (None, None);
         if request.token.is_empty() {
             by_proxy = Some(self.admit(&identity, &request, None).await?);
-        } else if self.verifier.has_keys() || !self.config.client.insecure {
-            key = Some(self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
+        } else if self.node.verifier.has_keys() || !self.node.rules.config.client.insecure {
+            key = Some(self.node.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
         }
-        let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let _pass = self.node.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let admitted = match by_proxy {
             Some(admitted) => admitted,
             None => self.admit(&identity, &request, key.as_deref()).await?,
@@ -203,42 +209,43 @@ impl Node {
         (identity.user, identity.token_channels) = (user, token_channels);
         identity.learn(info, meta);
         let identity = Arc::new(identity);
-        let personal = &self.config.client.subscribe_to_user_personal_channel;
+        let personal = &self.node.rules.config.client.subscribe_to_user_personal_channel;
         let alone = personal.enabled && personal.single_connection && source != UserSource::Header;
-        if !self.enter(session, &identity, alone) {
+        let end = |other| self.node.to(other, SessionMessage::Disconnect(codes::CONNECTION_LIMIT));
+        if !self.node.users.enter(session, &identity, alone, end) {
             return Err(Refused::End(codes::CONNECTION_LIMIT));
         }
         if source != UserSource::Header
-            && let Some(personal) = self.config.personal_channel(&identity.user)
+            && let Some(personal) = self.node.rules.config.personal_channel(&identity.user)
         {
             subs.entry(personal).or_default();
         }
-        if (1..subs.len()).contains(&self.config.client.channel_limit) {
-            self.exit(session, &identity);
+        if (1..subs.len()).contains(&self.node.rules.config.client.channel_limit) {
+            self.node.users.exit(session, &identity);
             return Err(Refused::End(codes::CHANNEL_LIMIT));
         }
-        let now_ms = self.env.wall_ms();
+        let now_ms = self.node.env.wall_ms();
         // Where the back end extends sessions, the client must not refresh.
-        let ttl = lasts.filter(|_| self.proxies.of(ProxyEvent::Refresh, "").is_none());
+        let ttl = lasts.filter(|_| self.node.proxies.of(ProxyEvent::Refresh, "").is_none());
         let unidirectional = identity.connection.transport.is_unidirectional();
         let emulated = matches!(identity.connection.transport, Transport::HttpStream | Transport::Sse);
         let frame_pings = identity.connection.frame_pings;
-        let caller = Caller { session, identity: &identity };
+        let caller = Caller { node: self.node, session, identity: &identity };
         let made = self.subscribe_all(caller, subs, &request).await;
         let FirstSubscriptions { results, subscribed, permits } =
-            made.inspect_err(|_| self.exit(session, &identity))?;
+            made.inspect_err(|_| self.node.users.exit(session, &identity))?;
         let result = ConnectResult {
             client: identity.client.to_string(),
             session: identity.connection.session.as_deref().unwrap_or_default().to_owned(),
-            version: self.version.clone(),
+            version: self.node.version.clone(),
             expires: ttl.is_some(),
             ttl: ttl.unwrap_or_default(),
             data,
-            ping: if frame_pings { 0 } else { self.config.client.ping_interval.0.as_secs() as u32 },
+            ping: if frame_pings { 0 } else { self.node.rules.config.client.ping_interval.0.as_secs() as u32 },
             // A unidirectional client sends no pongs.
             pong: !unidirectional && !frame_pings,
-            node: if emulated { self.start.clone() } else { String::new() },
-            time: if self.config.client.connect_include_server_time { now_ms as i64 } else { 0 },
+            node: if emulated { self.node.start.clone() } else { String::new() },
+            time: if self.node.rules.config.client.connect_include_server_time { now_ms as i64 } else { 0 },
             subs: results,
         };
         let reply = Box::new(match unidirectional {
@@ -246,7 +253,7 @@ impl Node {
             false => Reply { id, connect: Some(result), ..Reply::default() },
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
-        self.to(session, SessionMessage::Connected { identity, expires_ms, reply, subscribed, permits });
+        self.node.to(session, SessionMessage::Connected { identity, expires_ms, reply, subscribed, permits });
         Ok(())
     }
 
@@ -259,9 +266,11 @@ impl Node {
         subs: &mut BTreeMap<String, SubscribeOptions>,
     ) -> Result<(), Refused> {
         for channel in request.subs.keys() {
-            let options = self.config.namespace_of(channel).ok_or(Refused::End(codes::BAD_PROTOCOL))?;
-            let decides = self.named(channel).is_ok() && !options.subscribe_proxy_enabled && !self.is_private(channel);
-            if decides && self.permits(options, channel, user) {
+            let options = self.node.rules.config.namespace_of(channel).ok_or(Refused::End(codes::BAD_PROTOCOL))?;
+            let decides = self.node.rules.named(channel).is_ok()
+                && !options.subscribe_proxy_enabled
+                && !self.node.rules.is_private(channel);
+            if decides && self.node.rules.permits(options, channel, user) {
                 subs.entry(channel.clone()).or_default();
             }
         }
@@ -290,7 +299,7 @@ impl Node {
                 }
                 Err(refused) => {
                     for place in made.subscribed {
-                        self.to(caller.session, SessionMessage::NotSubscribed(place.channel, place.attempt));
+                        self.node.to(caller.session, SessionMessage::NotSubscribed(place.channel, place.attempt));
                     }
                     return Err(refused);
                 }
@@ -306,13 +315,14 @@ impl Node {
         request: SubscribeRequest,
         terms: &SubscribeOptions,
     ) -> Result<(Place, SubscribeResult, AnswerPermit), Refused> {
-        let options = terms.of(self.namespace(&request.channel)?);
+        let options = terms.of(self.node.rules.namespace(&request.channel)?);
         let mut kind = kind_of(&options, &request, Asks::ByServer);
         kind.info = terms.info().map_err(|e| nonsense(&e))?;
         kind.expires_ms = terms.expires_ms();
         let data = terms.data().map_err(|e| nonsense(&e))?;
         let mode = Mode { from_server: false, own_copy: true };
-        let PreparedSubscription { place, answer } = self.subscribe(caller, &options, request, kind, mode).await?;
+        let PreparedSubscription { place, answer } =
+            Subscriber(caller).subscribe(&options, request, kind, mode).await?;
         Ok((place, SubscribeResult { data, ..answer.result.clone() }, answer.permit.clone()))
     }
 
@@ -323,10 +333,10 @@ impl Node {
         request: RefreshRequest,
     ) -> Result<(), Refused> {
         // Where the back end extends sessions, the client must not refresh.
-        if request.token.is_empty() || self.proxies.of(ProxyEvent::Refresh, "").is_some() {
+        if request.token.is_empty() || self.node.proxies.of(ProxyEvent::Refresh, "").is_some() {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        let key = self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?;
+        let key = self.node.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?;
         let claims = self.connect_claims(&request.token, &key).map_err(|refused| match refused {
             // After this error the client would give up; after a disconnect it gets another token
             // and reconnects.
@@ -342,7 +352,7 @@ impl Node {
         if !subs_of(&mut claims).into_keys().eq(caller.identity.token_channels.iter().cloned()) {
             return Err(Refused::End(codes::INSUFFICIENT_STATE));
         }
-        let now_ms = self.env.wall_ms();
+        let now_ms = self.node.env.wall_ms();
         let lasts = ttl(claims.exp, claims.expire_at, now_ms / 1000)?;
         reply.refresh = Some(RefreshResult {
             expires: lasts.is_some(),
@@ -351,7 +361,7 @@ impl Node {
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
         let renamed = caller.identity.learn(info, claims.meta);
-        self.to(caller.session, SessionMessage::Refreshed { expires_ms, renamed, reply: Some(Box::new(reply)) });
+        self.node.to(caller.session, SessionMessage::Refreshed { expires_ms, renamed, reply: Some(Box::new(reply)) });
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use steadfast_flow::stages::{self, Stage};
 use steadfast_store::Position;
 use uuid::Uuid;
 
-use crate::config::{NamespaceOptions, Permission};
+use crate::config::Permission;
 use crate::node::{Node, Submission};
 use crate::outgoing::drop_unencodable;
 use crate::partition::{CommandSource, Hub, QueuedCommand, SessionId, SessionMessage, SubscriptionKind};
@@ -22,6 +22,9 @@ use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{ChannelRequest, Command, Empty, PresenceResult, Publication, PublishRequest, Reply};
 use crate::proxy::ProxyEvent;
 use crate::session::{ConnectionInfo, SessionIdentity};
+use connect::Login;
+use proxied::BackEnd;
+pub(crate) use subscribe::Subscriber;
 
 /// Why a command fails.
 pub(crate) enum Refused {
@@ -50,6 +53,22 @@ impl NodeHub {
             unfinished.finished();
         });
     }
+
+    /// Whether a command may begin on a worker's thread: it needs neither a signature check nor a
+    /// disk read.
+    fn is_quick(&self, command: &Command) -> bool {
+        if let Some(connect) = &command.connect {
+            connect.token.is_empty() && connect.subs.is_empty() && self.0.proxies.of(ProxyEvent::Connect, "").is_none()
+        } else if let Some(subscribe) = &command.subscribe {
+            subscribe.token.is_empty()
+                && self.0.is_in_use(&subscribe.channel)
+                && self.0.rules.decides(&subscribe.channel)
+        } else if let Some(publish) = &command.publish {
+            self.0.is_in_use(&publish.channel) && self.0.rules.decides(&publish.channel)
+        } else {
+            command.unsubscribe.is_some() || command.ping.is_some()
+        }
+    }
 }
 
 /// Ends its session when it is dropped with the node still set.
@@ -73,7 +92,7 @@ impl Drop for Unfinished {
 impl Hub for NodeHub {
     fn carry_out(&self, session: SessionId, source: CommandSource, commands: Vec<QueuedCommand>) {
         let node = self.0.clone();
-        let quick = commands.iter().all(|queued| self.0.is_quick(&queued.command));
+        let quick = commands.iter().all(|queued| self.is_quick(&queued.command));
         let (mut operation, stages) = ("-", self.0.slow_commands.begin(Stage::Other));
         if let Some(stages) = &stages {
             // Several commands at a time are publications; the log names the channel of the first.
@@ -85,7 +104,7 @@ impl Hub for NodeHub {
             }
         }
         let mut task = Box::pin(async move {
-            stages::measured(stages.clone(), node.carry_out(session, source, commands)).await;
+            stages::measured(stages.clone(), CommandRun { node: &node, session }.carry_out(source, commands)).await;
             if let Some(stages) = &stages {
                 node.slow_commands.end(stages, &Ended { operation, ..Ended::default() });
             }
@@ -100,12 +119,12 @@ impl Hub for NodeHub {
 
     fn refresh(&self, session: SessionId, identity: Arc<SessionIdentity>) {
         let node = self.0.clone();
-        self.spawn_of(session, "live refresh", async move { node.refresh_by_proxy(session, &identity).await });
+        self.spawn_of(session, "live refresh", async move { BackEnd(&node).refresh(session, &identity).await });
     }
 
     fn sub_refresh(&self, session: SessionId, identity: Arc<SessionIdentity>, channel: Arc<str>) {
         let node = self.0.clone();
-        let task = async move { node.sub_refresh_by_proxy(session, &identity, channel).await };
+        let task = async move { BackEnd(&node).sub_refresh(session, &identity, channel).await };
         self.spawn_of(session, "live refresh", task);
     }
 
@@ -129,7 +148,7 @@ impl Hub for NodeHub {
 
     fn on_disconnected(&self, session: SessionId, identity: Option<&Arc<SessionIdentity>>) {
         if let Some(identity) = identity {
-            self.0.exit(session, identity);
+            self.0.users.exit(session, identity);
         }
     }
 
@@ -153,6 +172,7 @@ impl Hub for NodeHub {
 /// The session of a command.
 #[derive(Clone, Copy)]
 struct Caller<'a> {
+    node: &'a Node,
     session: SessionId,
     identity: &'a Arc<SessionIdentity>,
 }
@@ -162,187 +182,167 @@ impl Caller<'_> {
     fn address(&self) -> Option<&Arc<str>> {
         self.identity.connection.address.as_ref()
     }
-}
 
-impl Node {
-    /// Whether a command may begin on a worker's thread: it needs neither a signature check nor a
-    /// disk read.
-    fn is_quick(&self, command: &Command) -> bool {
-        if let Some(connect) = &command.connect {
-            connect.token.is_empty() && connect.subs.is_empty() && self.proxies.of(ProxyEvent::Connect, "").is_none()
-        } else if let Some(subscribe) = &command.subscribe {
-            subscribe.token.is_empty() && self.is_in_use(&subscribe.channel) && self.decides(&subscribe.channel)
-        } else if let Some(publish) = &command.publish {
-            self.is_in_use(&publish.channel) && self.decides(&publish.channel)
-        } else {
-            command.unsubscribe.is_some() || command.ping.is_some()
+    /// Whether the session may read a feature of the channel, if the feature is enabled.
+    fn may_ask(self, enabled: bool, right: Permission, subscribed: Option<bool>) -> Result<(), ClientError> {
+        if !enabled {
+            return Err(codes::NOT_AVAILABLE);
         }
+        let granted = self.node.rules.is_granted(right, &self.identity.user, subscribed.is_some());
+        if granted { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
     }
 
-    /// Whether the server decides about a channel without asking the back end.
-    fn decides(&self, channel: &str) -> bool {
-        let asks = |options: &NamespaceOptions| options.subscribe_proxy_enabled || options.publish_proxy_enabled;
-        !self.config.namespace_of(channel).is_some_and(asks)
-    }
-
-    fn refuse(&self, session: SessionId, id: u32, refused: Refused) {
-        match refused {
-            Refused::Error(error) => {
-                self.refusals.count(error.code);
-                stages::note(|stages| stages.set_outcome(error.code));
-                let reply = Reply { id, error: Some(error.into()), ..Reply::default() };
-                self.to(session, SessionMessage::Reply(Box::new(reply)));
-            }
-            Refused::End(why) => {
-                stages::note(|stages| stages.set_outcome(why.code.into()));
-                self.to(session, SessionMessage::Disconnect(why));
-            }
-        }
-    }
-
-    /// Executes the first command of a session, which must be connect.
-    async fn carry_out_first(&self, session: SessionId, connection: ConnectionInfo, commands: Vec<QueuedCommand>) {
-        let unidirectional = connection.transport.is_unidirectional();
-        let first = commands.into_iter().next().map(|queued| queued.command);
-        let Some((id, Some(connect))) = first.map(|command| (command.id, command.connect)) else {
-            return self.refuse(session, 0, Refused::End(codes::BAD_PROTOCOL));
-        };
-        if let Err(refused) = self.connect(session, connection, id, connect).await {
-            let refused = match refused {
-                Refused::Error(error) if unidirectional => {
-                    self.refusals.count(error.code);
-                    Refused::End(connect::end_of(&error))
-                }
-                refused => refused,
-            };
-            self.refuse(session, id, refused);
-        }
-    }
-
-    async fn carry_out(&self, session: SessionId, source: CommandSource, commands: Vec<QueuedCommand>) {
-        let identity = match source {
-            CommandSource::Known(identity) => identity,
-            CommandSource::New(connection) => return self.carry_out_first(session, connection, commands).await,
-        };
-        let caller = Caller { session, identity: &identity };
-        // Several commands at a time are publications: each gets its position before the next one,
-        // and their commits are awaited together.
-        let mut answers = FuturesOrdered::new();
-        for queued in commands {
-            let id = queued.command.id;
-            if queued.command.channel() == Some("") {
-                self.refuse(session, id, Refused::End(codes::BAD_PROTOCOL));
-            } else if queued.over_rate {
-                self.refuse(session, id, codes::TOO_MANY_REQUESTS.into());
-            } else if let Some(publish) = queued.command.publish {
-                match self.publish_command(caller, queued.subscribed.is_some(), publish).await {
-                    Ok(answer) => answers.push_back(async move { (id, answer.await) }),
-                    Err(refused) => self.refuse(session, id, refused),
-                }
-            } else if let Err(refused) = self.other(caller, queued).await {
-                self.refuse(session, id, refused);
-            }
-        }
-        while let Some((id, answer)) = answers.next().await {
-            match answer {
-                Ok(_) => {
-                    let reply = Reply { id, publish: Some(Empty {}), ..Reply::default() };
-                    self.to(session, SessionMessage::Reply(Box::new(reply)));
-                }
-                Err(error) => self.refuse(session, id, error.into()),
-            }
-        }
-    }
-
-    async fn other(&self, caller: Caller<'_>, queued: QueuedCommand) -> Result<(), Refused> {
+    /// Carries out a command other than connect and publish.
+    async fn dispatch(self, queued: QueuedCommand) -> Result<(), Refused> {
+        let node = self.node;
         let (command, subscribed) = (queued.command, queued.subscribed);
         let mut reply = Reply { id: command.id, ..Reply::default() };
         if let Some(request) = command.subscribe {
-            return self.subscribe_command(caller, command.id, request, subscribed, queued.subscriptions).await;
+            return Subscriber(self).command(command.id, request, subscribed, queued.subscriptions).await;
         } else if let Some(ChannelRequest { channel }) = command.unsubscribe {
             reply.unsubscribe = Some(Empty {});
             let message = SessionMessage::Unsubscribed(channel.into(), Some(Box::new(reply)));
-            self.to(caller.session, message);
+            node.to(self.session, message);
             return Ok(());
         } else if let Some(request) = command.refresh {
-            return self.refresh(caller, reply, request).await;
+            return Login { node, session: self.session }.refresh(self, reply, request).await;
         } else if let Some(request) = command.sub_refresh {
-            return self.sub_refresh(caller, reply, request, subscribed).await;
+            return Subscriber(self).refresh(reply, request, subscribed).await;
         } else if let Some(ChannelRequest { channel }) = command.presence {
-            let options = self.named(&channel)?;
-            self.may_ask(options.presence, options.presence_permission(), caller, subscribed)?;
-            let limit = self.config.client.history_max_publication_limit.max(10_000);
-            let (presence, permit) = self.clients_of(&channel, limit, caller.address()).await?;
+            let options = node.rules.named(&channel)?;
+            self.may_ask(options.presence, options.presence_permission(), subscribed)?;
+            let limit = node.rules.config.client.history_max_publication_limit.max(10_000);
+            let (presence, permit) = node.clients_of(&channel, limit, self.address()).await?;
             reply.presence = Some(PresenceResult { presence });
-            self.to(caller.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
+            node.to(self.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
             return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
-            let options = self.named(&channel)?;
-            self.may_ask(options.presence, options.presence_permission(), caller, subscribed)?;
-            reply.presence_stats = Some(self.client_counts(&channel).await?);
+            let options = node.rules.named(&channel)?;
+            self.may_ask(options.presence, options.presence_permission(), subscribed)?;
+            reply.presence_stats = Some(node.client_counts(&channel).await?);
         } else if let Some(request) = command.history {
-            let options = self.named(&request.channel)?;
-            self.may_ask(options.has_history(), options.history_permission(), caller, subscribed)?;
-            let most = self.config.client.history_max_publication_limit;
-            let mut page = self.history(&request, most, caller.address()).await?;
-            drop_unencodable(caller.identity.connection.encoding, &mut page.result.publications);
+            let options = node.rules.named(&request.channel)?;
+            self.may_ask(options.has_history(), options.history_permission(), subscribed)?;
+            let most = node.rules.config.client.history_max_publication_limit;
+            let mut page = node.history(&request, most, self.address()).await?;
+            drop_unencodable(self.identity.connection.encoding, &mut page.result.publications);
             reply.history = Some(page.result);
-            self.to(caller.session, SessionMessage::Answer(Box::new(reply), page.permit.into_iter().collect()));
+            node.to(self.session, SessionMessage::Answer(Box::new(reply), page.permit.into_iter().collect()));
             return Ok(());
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
         } else if let Some(request) = command.rpc {
-            reply.rpc = Some(self.ask_rpc(caller.identity, &request).await?);
+            reply.rpc = Some(BackEnd(node).rpc(self.identity, &request).await?);
         } else if command.send.is_some() {
             // The client expects no reply, so it could not know of an error.
             return Err(Refused::End(codes::DISCONNECT_NOT_AVAILABLE));
         } else {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        self.to(caller.session, SessionMessage::Reply(Box::new(reply)));
+        node.to(self.session, SessionMessage::Reply(Box::new(reply)));
         Ok(())
     }
 
-    async fn publish_command(
-        &self,
-        caller: Caller<'_>,
+    async fn publish(
+        self,
         subscribed: bool,
         request: PublishRequest,
     ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, Refused> {
-        let options = self.named(&request.channel)?;
+        let node = self.node;
+        let options = node.rules.named(&request.channel)?;
         let (data, skip_history, proxied) = match options.publish_proxy_enabled {
             true => {
-                self.ask_publish(caller.identity, options, &request).await.map(|(data, skip)| (data, skip, true))?
+                BackEnd(node).publish(self.identity, options, &request).await.map(|(data, skip)| (data, skip, true))?
             }
             false => (request.data, false, false),
         };
-        if !proxied && !self.has(options.publish_permission(), caller, subscribed) {
+        if !proxied && !node.rules.is_granted(options.publish_permission(), &self.identity.user, subscribed) {
             return Err(codes::PERMISSION_DENIED.into());
         }
-        self.check_data(options, &data)?;
-        let info = Some(caller.identity.client_info(&[]));
+        node.rules.check_data(options, &data)?;
+        let info = Some(self.identity.client_info(&[]));
         let publication = Publication { data, info, ..Publication::default() };
-        let wanted = Submission { skip_history, leaves_percent: self.publish_reserve, ..Submission::default() };
-        Ok(self.submit(&request.channel, &publication.into(), wanted).await?.committed())
+        let wanted = Submission { skip_history, leaves_percent: node.publish_reserve, ..Submission::default() };
+        Ok(node.submit(&request.channel, &publication.into(), wanted).await?.committed())
     }
+}
 
-    /// Whether a session has a right; insecure mode grants all.
-    fn has(&self, right: Permission, caller: Caller<'_>, subscribed: bool) -> bool {
-        right.is_granted_to(&caller.identity.user, subscribed) || self.config.client.insecure
-    }
+/// The commands of a session that are carried out together.
+#[derive(Clone, Copy)]
+struct CommandRun<'a> {
+    node: &'a Node,
+    session: SessionId,
+}
 
-    /// Whether a session may read a feature of the channel, if the feature is enabled.
-    fn may_ask(
-        &self,
-        enabled: bool,
-        right: Permission,
-        caller: Caller<'_>,
-        subscribed: Option<bool>,
-    ) -> Result<(), ClientError> {
-        if !enabled {
-            return Err(codes::NOT_AVAILABLE);
+impl CommandRun<'_> {
+    fn refuse(self, id: u32, refused: Refused) {
+        match refused {
+            Refused::Error(error) => {
+                self.node.refusals.count(error.code);
+                stages::note(|stages| stages.set_outcome(error.code));
+                let reply = Reply { id, error: Some(error.into()), ..Reply::default() };
+                self.node.to(self.session, SessionMessage::Reply(Box::new(reply)));
+            }
+            Refused::End(why) => {
+                stages::note(|stages| stages.set_outcome(why.code.into()));
+                self.node.to(self.session, SessionMessage::Disconnect(why));
+            }
         }
-        if self.has(right, caller, subscribed.is_some()) { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
+    }
+
+    /// Executes the first command of a session, which must be connect.
+    async fn carry_out_first(self, connection: ConnectionInfo, commands: Vec<QueuedCommand>) {
+        let unidirectional = connection.transport.is_unidirectional();
+        let first = commands.into_iter().next().map(|queued| queued.command);
+        let Some((id, Some(connect))) = first.map(|command| (command.id, command.connect)) else {
+            return self.refuse(0, Refused::End(codes::BAD_PROTOCOL));
+        };
+        let login = Login { node: self.node, session: self.session };
+        if let Err(refused) = login.connect(connection, id, connect).await {
+            let refused = match refused {
+                Refused::Error(error) if unidirectional => {
+                    self.node.refusals.count(error.code);
+                    Refused::End(connect::end_of(&error))
+                }
+                refused => refused,
+            };
+            self.refuse(id, refused);
+        }
+    }
+
+    async fn carry_out(self, source: CommandSource, commands: Vec<QueuedCommand>) {
+        let identity = match source {
+            CommandSource::Known(identity) => identity,
+            CommandSource::New(connection) => return self.carry_out_first(connection, commands).await,
+        };
+        let caller = Caller { node: self.node, session: self.session, identity: &identity };
+        // Several commands at a time are publications: each gets its position before the next one,
+        // and their commits are awaited together.
+        let mut answers = FuturesOrdered::new();
+        for queued in commands {
+            let id = queued.command.id;
+            if queued.command.channel() == Some("") {
+                self.refuse(id, Refused::End(codes::BAD_PROTOCOL));
+            } else if queued.over_rate {
+                self.refuse(id, codes::TOO_MANY_REQUESTS.into());
+            } else if let Some(publish) = queued.command.publish {
+                match caller.publish(queued.subscribed.is_some(), publish).await {
+                    Ok(answer) => answers.push_back(async move { (id, answer.await) }),
+                    Err(refused) => self.refuse(id, refused),
+                }
+            } else if let Err(refused) = caller.dispatch(queued).await {
+                self.refuse(id, refused);
+            }
+        }
+        while let Some((id, answer)) = answers.next().await {
+            match answer {
+                Ok(_) => {
+                    let reply = Reply { id, publish: Some(Empty {}), ..Reply::default() };
+                    self.node.to(self.session, SessionMessage::Reply(Box::new(reply)));
+                }
+                Err(error) => self.refuse(id, error.into()),
+            }
+        }
     }
 }
 

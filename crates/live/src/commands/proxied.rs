@@ -46,9 +46,12 @@ pub(super) fn nonsense(error: &ClientError) -> Refused {
     codes::INTERNAL.into()
 }
 
-impl Node {
+/// The back end, which decides what a node does not.
+pub(super) struct BackEnd<'a>(pub(super) &'a Node);
+
+impl BackEnd<'_> {
     /// Asks the back end who connects without a token; `None` if it does not answer that.
-    pub(super) async fn ask_connect(
+    pub(super) async fn connect(
         &self,
         proxy: &Proxy,
         identity: &SessionIdentity,
@@ -64,14 +67,14 @@ impl Node {
     }
 
     /// Asks the back end whether a session may subscribe.
-    pub(super) async fn ask_subscribe(
+    pub(super) async fn subscribe(
         &self,
         identity: &SessionIdentity,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
     ) -> Result<SubscribeOptions, Refused> {
         let proxy =
-            self.proxies.of(ProxyEvent::Subscribe, &options.subscribe_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
+            self.0.proxies.of(ProxyEvent::Subscribe, &options.subscribe_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { channel: &request.channel, ..ProxyRequest::about(identity, &proxy.config) };
         let reply = result_of(proxy.ask::<SubscribeOptions>(identity, &ask.with(&request.data)?).await?)?;
         let reply = reply.unwrap_or_default();
@@ -81,13 +84,13 @@ impl Node {
 
     /// Asks the back end whether a session may publish. Returns the data, and whether to skip the
     /// history.
-    pub(super) async fn ask_publish(
+    pub(super) async fn publish(
         &self,
         identity: &SessionIdentity,
         options: &NamespaceOptions,
         request: &PublishRequest,
     ) -> Result<(Vec<u8>, bool), Refused> {
-        let proxy = self.proxies.of(ProxyEvent::Publish, &options.publish_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
+        let proxy = self.0.proxies.of(ProxyEvent::Publish, &options.publish_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { channel: &request.channel, ..ProxyRequest::about(identity, &proxy.config) };
         let reply =
             result_of(proxy.ask::<PublishReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
@@ -96,16 +99,16 @@ impl Node {
     }
 
     /// Sends an RPC to the back end.
-    pub(super) async fn ask_rpc(&self, identity: &SessionIdentity, request: &RpcRequest) -> Result<RpcResult, Refused> {
-        let ping = &self.config.rpc.ping;
+    pub(super) async fn rpc(&self, identity: &SessionIdentity, request: &RpcRequest) -> Result<RpcResult, Refused> {
+        let ping = &self.0.rules.config.rpc.ping;
         if ping.enabled && request.method == ping.method {
             return Ok(RpcResult::default());
         }
-        if !self.proxies.has(ProxyEvent::Rpc) {
+        if !self.0.proxies.has(ProxyEvent::Rpc) {
             return Err(if ping.enabled { codes::METHOD_NOT_FOUND } else { codes::NOT_AVAILABLE }.into());
         }
-        let namespace = self.config.rpc.namespace_of(&request.method).ok_or(codes::METHOD_NOT_FOUND)?;
-        let proxy = self.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);
+        let namespace = self.0.rules.config.rpc.namespace_of(&request.method).ok_or(codes::METHOD_NOT_FOUND)?;
+        let proxy = self.0.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);
         let proxy = proxy.ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { method: &request.method, ..ProxyRequest::about(identity, &proxy.config) };
         let reply = result_of(proxy.ask::<RpcReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
@@ -114,8 +117,8 @@ impl Node {
     }
 
     /// Asks the back end whether to extend an expired session.
-    pub(super) async fn refresh_by_proxy(&self, session: SessionId, identity: &SessionIdentity) {
-        let Some(proxy) = self.proxies.of(ProxyEvent::Refresh, "") else { return };
+    pub(super) async fn refresh(&self, session: SessionId, identity: &SessionIdentity) {
+        let Some(proxy) = self.0.proxies.of(ProxyEvent::Refresh, "") else { return };
         let message = match self.lasts(proxy, identity, "").await {
             // As in Centrifugo, only a subscription lasts without limit if the reply has no expiry.
             Ok(Lasts { expires_ms: Some(expires_ms), info, meta }) => {
@@ -124,27 +127,27 @@ impl Node {
             }
             Ok(Lasts { expires_ms: None, .. }) | Err(()) => SessionMessage::Disconnect(codes::SESSION_EXPIRED),
         };
-        self.to(session, message);
+        self.0.to(session, message);
     }
 
     /// Asks the back end whether to extend an expired subscription.
-    pub(super) async fn sub_refresh_by_proxy(&self, session: SessionId, identity: &SessionIdentity, channel: Arc<str>) {
-        let name = self.config.namespace_of(&channel).map(|options| options.sub_refresh_proxy_name.as_str());
-        let Some(proxy) = self.proxies.of(ProxyEvent::SubRefresh, name.unwrap_or_default()) else { return };
+    pub(super) async fn sub_refresh(&self, session: SessionId, identity: &SessionIdentity, channel: Arc<str>) {
+        let name = self.0.rules.config.namespace_of(&channel).map(|options| options.sub_refresh_proxy_name.as_str());
+        let Some(proxy) = self.0.proxies.of(ProxyEvent::SubRefresh, name.unwrap_or_default()) else { return };
         let message = match self.lasts(proxy, identity, &channel).await {
             Ok(Lasts { expires_ms, info, .. }) => {
                 SessionMessage::SubRefreshed { channel, expires_ms, info, reply: None }
             }
             Err(()) => SessionMessage::unsubscribed(channel, codes::UNSUBSCRIBED_EXPIRED),
         };
-        self.to(session, message);
+        self.0.to(session, message);
     }
 
     /// Asks the back end for a new expiry; an error if the session or subscription must end.
     async fn lasts(&self, proxy: &Proxy, identity: &SessionIdentity, channel: &str) -> Result<Lasts, ()> {
         let ask = ProxyRequest { channel, ..ProxyRequest::about(identity, &proxy.config) };
         let reply = proxy.ask::<RefreshReply>(identity, &ask).await;
-        let now_ms = self.env.wall_ms();
+        let now_ms = self.0.env.wall_ms();
         let reply = match reply {
             // An outage of the back end ends nothing.
             Err(_) => return Ok(Lasts { expires_ms: Some(now_ms + RETRY_MS), ..Lasts::default() }),

@@ -6,6 +6,7 @@ use steadfast_cluster::Channel;
 use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
+use super::proxied::BackEnd;
 use super::{Caller, Refused};
 use crate::answer::{AnswerKey, AnswerPermit, SubscribeAnswer};
 use crate::auth::{SubscribeClaims, TokenError, ttl, ttl_until};
@@ -57,55 +58,47 @@ fn since(request: &SubscribeRequest, top: Position) -> Position {
     Position { epoch, offset: request.offset }
 }
 
-impl Node {
+/// A session that subscribes.
+#[derive(Clone, Copy)]
+pub(crate) struct Subscriber<'a>(pub(super) Caller<'a>);
+
+impl<'a> Subscriber<'a> {
+    pub(crate) fn new(node: &'a Node, session: SessionId, identity: &'a Arc<SessionIdentity>) -> Self {
+        Self(Caller { node, session, identity })
+    }
+
     /// Decides whether the session may subscribe, and on which terms.
     async fn may_subscribe(
-        &self,
-        caller: Caller<'_>,
+        self,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
     ) -> Result<SubscribeGrant, Refused> {
         if !request.token.is_empty() {
-            return self.subscribe_token(caller, &request.channel, &request.token).await;
+            return self.subscribe_token(&request.channel, &request.token).await;
         }
-        let user = &caller.identity.user;
-        let is_private = self.is_private(&request.channel);
-        if options.subscribe_proxy_enabled && !is_private && self.users_of(options, &request.channel, user).is_none() {
-            let terms = self.ask_subscribe(caller.identity, options, request).await?;
+        let user = &self.0.identity.user;
+        let is_private = self.0.node.rules.is_private(&request.channel);
+        if options.subscribe_proxy_enabled
+            && !is_private
+            && self.0.node.rules.users_of(options, &request.channel, user).is_none()
+        {
+            let terms = BackEnd(self.0.node).subscribe(self.0.identity, options, request).await?;
             let (info, data) = (terms.info()?, terms.data()?);
-            let now_ms = self.env.wall_ms();
+            let now_ms = self.0.node.env.wall_ms();
             let lasts = match terms.expires_ms() {
                 Some(ends) if ends <= now_ms => return Err(codes::EXPIRED.into()),
                 ends => ends.map(|ends| ttl_until(ends / 1000, now_ms / 1000)),
             };
             return Ok(SubscribeGrant { lasts, info, data, terms });
         }
-        let allowed = self.config.client.insecure || !is_private && self.permits(options, &request.channel, user);
+        let allowed = self.0.node.rules.config.client.insecure
+            || !is_private && self.0.node.rules.permits(options, &request.channel, user);
         if allowed { Ok(SubscribeGrant::default()) } else { Err(codes::PERMISSION_DENIED.into()) }
     }
 
-    /// Whether a channel needs a token.
-    pub(super) fn is_private(&self, channel: &str) -> bool {
-        let prefix = &self.config.channel.private_prefix;
-        !prefix.is_empty() && channel.starts_with(prefix.as_str())
-    }
-
-    /// Whether the name of a channel lists the user; `None` if it lists no users. It permits
-    /// exactly those, without asking the back end.
-    fn users_of(&self, options: &NamespaceOptions, channel: &str, user: &str) -> Option<bool> {
-        self.config.names_user(channel, user).filter(|_| options.allow_user_limited_channels)
-    }
-
-    /// Whether a user may subscribe to a channel that needs no token.
-    pub(super) fn permits(&self, options: &NamespaceOptions, channel: &str, user: &str) -> bool {
-        let listed = self.users_of(options, channel, user);
-        let granted = || options.subscribe_permission().is_granted_to(user, false);
-        self.config.client.insecure || listed.unwrap_or_else(granted)
-    }
-
-    async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<SubscribeGrant, Refused> {
+    async fn subscribe_token(self, channel: &str, token: &str) -> Result<SubscribeGrant, Refused> {
         let invalid = |why: &str| {
-            match self.throttles.subscription_token.pass(&self.env) {
+            match self.0.node.throttles.subscription_token.pass(&self.0.node.env) {
                 Some(more) => {
                     tracing::info!(?why, channel = ?steadfast_flow::shortened(channel), more, "a subscription token is invalid")
                 }
@@ -114,18 +107,18 @@ impl Node {
             codes::PERMISSION_DENIED
         };
         let refused = |e: TokenError| e.for_client().unwrap_or_else(|why| invalid(&why));
-        let verifier = self.subscription_verifier.as_ref().unwrap_or(&self.verifier);
+        let verifier = self.0.node.subscription_verifier.as_ref().unwrap_or(&self.0.node.verifier);
         let key = verifier.key_of(token).await.map_err(refused)?;
         let claims = verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
-        if claims.channel != channel || claims.sub != caller.identity.user {
+        if claims.channel != channel || claims.sub != self.0.identity.user {
             invalid("it is for another channel or user");
             return Err(Refused::End(codes::INVALID_TOKEN));
         }
-        if !claims.client.is_empty() && claims.client != caller.identity.client.to_string() {
+        if !claims.client.is_empty() && claims.client != self.0.identity.client.to_string() {
             invalid("it is for another session");
             return Err(Refused::End(codes::INVALID_TOKEN));
         }
-        let lasts = ttl(claims.exp, claims.expire_at, self.env.wall_ms() / 1000)?;
+        let lasts = ttl(claims.exp, claims.expire_at, self.0.node.env.wall_ms() / 1000)?;
         let SubscribeClaims { info, b64info, data, b64data, overrides, .. } = claims;
         let terms = SubscribeOptions { info, b64info, data, b64data, expire_at: 0, overrides };
         let info = terms.info().map_err(|error| invalid(&error.message))?;
@@ -133,9 +126,8 @@ impl Node {
         Ok(SubscribeGrant { lasts, info, data, terms })
     }
 
-    pub(super) async fn subscribe_command(
-        &self,
-        caller: Caller<'_>,
+    pub(super) async fn command(
+        self,
         id: u32,
         request: SubscribeRequest,
         subscribed: Option<bool>,
@@ -147,17 +139,17 @@ impl Node {
         if !matches!(request.delta.as_str(), "" | "fossil") {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        let options = self.named(&request.channel)?;
+        let options = self.0.node.rules.named(&request.channel)?;
         if request.kind != 0 {
             return Err(codes::PERMISSION_DENIED.into());
         }
         if subscribed.is_some() {
             return Err(codes::ALREADY_SUBSCRIBED.into());
         }
-        if subscriptions >= self.config.client.channel_limit {
+        if subscriptions >= self.0.node.rules.config.client.channel_limit {
             return Err(codes::LIMIT_EXCEEDED.into());
         }
-        let SubscribeGrant { lasts, info, data, terms } = self.may_subscribe(caller, options, &request).await?;
+        let SubscribeGrant { lasts, info, data, terms } = self.may_subscribe(options, &request).await?;
         let options = &terms.of(options);
         if request.tf.as_ref().is_some_and(|filter| !options.allow_tags_filter || !filter::is_valid(filter)) {
             return Err(codes::BAD_REQUEST.into());
@@ -166,24 +158,24 @@ impl Node {
             options,
             &request,
             Asks::ByClient {
-                history: self.has(options.history_permission(), caller, true),
-                presence: self.has(options.presence_permission(), caller, true),
+                history: self.0.node.rules.is_granted(options.history_permission(), &self.0.identity.user, true),
+                presence: self.0.node.rules.is_granted(options.presence_permission(), &self.0.identity.user, true),
             },
         );
         kind.info = info;
-        kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
+        kind.expires_ms = lasts.map(|seconds| self.0.node.env.wall_ms() + u64::from(seconds) * 1000);
         let refreshed = kind.refreshed;
         // Where the back end extends subscriptions, the client must not refresh.
         let ttl = lasts.filter(|_| !refreshed);
         let own_copy = ttl.is_some() || !data.is_empty();
         let mode = Mode { from_server: false, own_copy };
-        let PreparedSubscription { place, mut answer } = self.subscribe(caller, options, request, kind, mode).await?;
+        let PreparedSubscription { place, mut answer } = self.subscribe(options, request, kind, mode).await?;
         if own_copy {
             let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
             answer = Arc::new(SubscribeAnswer::holding(result, answer.permit.clone()));
         }
-        self.to(caller.session, SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
+        self.0.node.to(self.0.session, SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
         Ok(())
     }
 
@@ -192,13 +184,8 @@ impl Node {
     ///
     /// # Errors
     /// When the subscription is refused.
-    pub(crate) async fn subscribe_from_server(
-        &self,
-        session: SessionId,
-        identity: &Arc<SessionIdentity>,
-        wanted: &Wanted,
-    ) -> Result<(), ClientError> {
-        let options = wanted.options.of(self.namespace(&wanted.channel)?);
+    pub(crate) async fn push_subscription(self, wanted: &Wanted) -> Result<(), ClientError> {
+        let options = wanted.options.of(self.0.node.rules.namespace(&wanted.channel)?);
         let since = wanted.since.clone().unwrap_or_default();
         let request = SubscribeRequest {
             channel: wanted.channel.clone(),
@@ -212,7 +199,7 @@ impl Node {
         kind.expires_ms = wanted.options.expires_ms();
         let data = wanted.options.data()?;
         let mode = Mode { from_server: true, own_copy: true };
-        let made = self.subscribe(Caller { session, identity }, &options, request, kind, mode).await;
+        let made = self.subscribe(&options, request, kind, mode).await;
         let PreparedSubscription { place, answer } = made.map_err(|refused| match refused {
             Refused::Error(error) => error,
             Refused::End(_) => codes::INTERNAL,
@@ -230,46 +217,45 @@ impl Node {
         let permits = answer.permit.iter().cloned().collect();
         let outcome =
             SubscribeOutcome::Push { push: Box::new(push), missed: result.publications.clone(), permits, done };
-        self.to(session, SessionMessage::Subscribed(place, outcome));
+        self.0.node.to(self.0.session, SessionMessage::Subscribed(place, outcome));
         // A session that has ended sends no result.
         made.await.unwrap_or(Ok(()))
     }
 
     /// Makes a subscription except for the last step.
     pub(super) async fn subscribe(
-        &self,
-        caller: Caller<'_>,
+        self,
         options: &NamespaceOptions,
         mut request: SubscribeRequest,
         kind: SubscriptionKind,
         mode: Mode,
     ) -> Result<PreparedSubscription, Refused> {
         let (recoverable, positioned, delta) = (kind.recoverable, kind.positioned, kind.delta);
-        let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let _pass = self.0.node.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         if kind.presence || kind.announced {
-            let bytes = caller.identity.facts.read().info.len() + kind.info.len();
-            self.homes.check_join(&request.channel, bytes).map_err(refusal)?;
+            let bytes = self.0.identity.facts.read().info.len() + kind.info.len();
+            self.0.node.homes.check_join(&request.channel, bytes).map_err(refusal)?;
         }
-        let channel = self.join(caller.session, &request.channel, options)?;
+        let channel = self.0.node.join(self.0.session, &request.channel, options)?;
         // The order matters: the session keeps publications from here on, and the store has those
         // from before.
-        let attempt = self.next_attempt();
+        let attempt = self.0.node.next_attempt();
         let subscribing = SessionMessage::Subscribing {
             channel: channel.clone(),
             attempt,
             kind: Box::new(kind),
             from_server: mode.from_server,
         };
-        self.to(caller.session, subscribing);
+        self.0.node.to(self.0.session, subscribing);
         let cached = options.auto_cache_recover && options.force_recovery_mode == "cache";
         request.recover |= recoverable && cached && !mode.from_server;
         let was_recovering = request.recover;
         let result = SubscribeResult { recoverable, positioned, delta, was_recovering, ..SubscribeResult::default() };
-        let outcome = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;
+        let outcome = self.recover(&channel, options, &request, result, mode.own_copy).await;
         match outcome {
             Ok((position, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, position }, answer }),
             Err(refused) => {
-                self.to(caller.session, SessionMessage::NotSubscribed(channel, attempt));
+                self.0.node.to(self.0.session, SessionMessage::NotSubscribed(channel, attempt));
                 Err(refused)
             }
         }
@@ -277,8 +263,7 @@ impl Node {
 
     /// Recovers missed publications, and determines the offset where the subscription starts.
     async fn recover(
-        &self,
-        caller: Caller<'_>,
+        self,
         channel: &Arc<str>,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
@@ -286,16 +271,16 @@ impl Node {
         own_copy: bool,
     ) -> Result<(Position, Arc<SubscribeAnswer>), Refused> {
         if !options.has_history() {
-            self.watched(channel).await?;
+            self.0.node.watched(channel).await?;
             return Ok((Position::default(), Arc::new(SubscribeAnswer::new(result))));
         }
-        let home = self.channel(channel)?;
+        let home = self.0.node.channel(channel)?;
         let mut position = home.position().await.map_err(refusal)?;
         let recovers = result.recoverable && request.recover;
         let mut key = AnswerKey {
             since: recovers.then(|| since(request, position)),
             top: position,
-            encoding: caller.identity.connection.encoding,
+            encoding: self.0.identity.connection.encoding,
             delta: result.delta,
             recoverable: result.recoverable,
             positioned: result.positioned,
@@ -303,13 +288,14 @@ impl Node {
         // Sessions may have different filters, so a filtered answer is not shared. Nor is that of a
         // client whose recovery is not allowed: its key is that of a client without recovery.
         let shared = request.tf.is_none() && recovers == request.recover;
-        if shared && let Some(answer) = self.answer(channel, &key) {
+        if shared && let Some(answer) = self.0.node.answer(channel, &key) {
             if !own_copy || answer.permit.is_none() {
                 return Ok((position, answer));
             }
             // A copy takes the same memory again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
-            let permit = self.answer_permit(bytes).and_then(|permit| self.permit_of(permit, caller.address()));
+            let permit =
+                self.0.node.answer_permit(bytes).and_then(|permit| self.0.node.permit_of(permit, self.0.address()));
             if let Some(permit) = permit {
                 let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(permit)));
                 return Ok((position, Arc::new(copy)));
@@ -317,7 +303,7 @@ impl Node {
         }
         let mut permit = None;
         if recovers {
-            let missed = self.read_missed(caller, options, request, &home, position, &mut result);
+            let missed = self.read_missed(options, request, &home, position, &mut result);
             (position, permit) = missed.await?;
         }
         if result.positioned {
@@ -335,7 +321,7 @@ impl Node {
         let answer = Arc::new(SubscribeAnswer::holding(result, permit));
         if shared {
             key.top = position;
-            self.keep_answer(channel, key, &answer);
+            self.0.node.keep_answer(channel, key, &answer);
         }
         Ok((position, answer))
     }
@@ -344,8 +330,7 @@ impl Node {
     /// `top` is the position of the channel. Returns the position of the read, and the permit of
     /// its memory.
     async fn read_missed(
-        &self,
-        caller: Caller<'_>,
+        self,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
         channel: &Channel,
@@ -353,7 +338,7 @@ impl Node {
         result: &mut SubscribeResult,
     ) -> Result<(Position, AnswerPermit), Refused> {
         let cache = options.force_recovery_mode == "cache";
-        let limit = self.config.client.recovery_max_publication_limit;
+        let limit = self.0.node.rules.config.client.recovery_max_publication_limit;
         let since = since(request, top);
         let query = if cache {
             HistoryQuery { since: None, limit: 1, reverse: true }
@@ -361,7 +346,7 @@ impl Node {
             HistoryQuery { since: Some(since), limit, reverse: false }
         };
         // Without a permit the client gets no missed publications, and `recovered` is false.
-        let (history, permit) = match self.read(channel, query, caller.address()).await? {
+        let (history, permit) = match self.0.node.read(channel, query, self.0.address()).await? {
             Some(read) => read,
             None => (History { publications: Vec::new(), position: top, complete: false }, None),
         };
@@ -378,7 +363,7 @@ impl Node {
             let missed = history.publications.iter().filter(|p| p.offset > known);
             let missed: Result<Vec<_>, _> = missed.map(|stored| from_stored(stored)).collect();
             result.publications = missed.map_err(|_| codes::INTERNAL)?;
-            drop_unencodable(caller.identity.connection.encoding, &mut result.publications);
+            drop_unencodable(self.0.identity.connection.encoding, &mut result.publications);
         } else if request.flag & REJECT_UNRECOVERED != 0 {
             return Err(codes::UNRECOVERABLE_POSITION.into());
         }
@@ -387,16 +372,15 @@ impl Node {
         }
         if result.delta {
             for publication in &mut result.publications {
-                *publication = in_form(publication, caller.identity.connection.encoding, Form::Whole, None)
+                *publication = in_form(publication, self.0.identity.connection.encoding, Form::Whole, None)
                     .ok_or(codes::INTERNAL)?;
             }
         }
         Ok((position, permit))
     }
 
-    pub(super) async fn sub_refresh(
-        &self,
-        caller: Caller<'_>,
+    pub(super) async fn refresh(
+        self,
         mut reply: Reply,
         request: SubRefreshRequest,
         subscribed: Option<bool>,
@@ -406,13 +390,13 @@ impl Node {
         }
         let SubRefreshRequest { channel, token } = request;
         // Where the back end extends subscriptions, the client must not refresh.
-        if self.namespace(&channel)?.sub_refresh_proxy_enabled {
+        if self.0.node.rules.namespace(&channel)?.sub_refresh_proxy_enabled {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
         if token.is_empty() {
             return Err(codes::BAD_REQUEST.into());
         }
-        let SubscribeGrant { lasts, info, .. } = match self.subscribe_token(caller, &channel, &token).await {
+        let SubscribeGrant { lasts, info, .. } = match self.subscribe_token(&channel, &token).await {
             Err(Refused::Error(error)) if error == codes::PERMISSION_DENIED => {
                 return Err(Refused::End(codes::INVALID_TOKEN));
             }
@@ -420,16 +404,18 @@ impl Node {
             // with another token.
             Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED || error == codes::EXPIRED => {
                 reply.sub_refresh = Some(Expiry::default());
-                self.to(caller.session, SessionMessage::Reply(Box::new(reply)));
-                self.to(caller.session, SessionMessage::unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
+                self.0.node.to(self.0.session, SessionMessage::Reply(Box::new(reply)));
+                self.0
+                    .node
+                    .to(self.0.session, SessionMessage::unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
                 return Ok(());
             }
             grant => grant?,
         };
         reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
-        let expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
+        let expires_ms = lasts.map(|seconds| self.0.node.env.wall_ms() + u64::from(seconds) * 1000);
         let (channel, reply) = (channel.into(), Some(Box::new(reply)));
-        self.to(caller.session, SessionMessage::SubRefreshed { channel, expires_ms, info, reply });
+        self.0.node.to(self.0.session, SessionMessage::SubRefreshed { channel, expires_ms, info, reply });
         Ok(())
     }
 }

@@ -83,13 +83,14 @@ fn connection() -> ConnectionInfo {
 const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };
 
 async fn connect(node: &Node, token: &str) -> Result<(), Refused> {
-    node.connect(SESSION, connection(), 1, ConnectRequest { token: token.to_owned(), ..ConnectRequest::default() })
+    Login { node, session: SESSION }
+        .connect(connection(), 1, ConnectRequest { token: token.to_owned(), ..ConnectRequest::default() })
         .await
 }
 
 async fn subscribe(node: &Node, request: SubscribeRequest) -> Result<(), Refused> {
-    let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
-    node.subscribe_command(caller, 1, SubscribeRequest { channel: "c".into(), ..request }, None, 0).await
+    let caller = Caller { node, session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
+    Subscriber(caller).command(1, SubscribeRequest { channel: "c".into(), ..request }, None, 0).await
 }
 
 /// The outcome of a command: 0 on success, otherwise the error code, or the negative close code of

@@ -129,7 +129,7 @@ impl LiveDoor {
         let events = matches!(transport, Transport::Sse | Transport::UniSse);
         let protobuf = transport == Transport::HttpStream
             && request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/octet-stream");
-        let max = self.node.config.websocket.message_size_limit;
+        let max = self.node.rules.config.websocket.message_size_limit;
         let headers = self.node.proxies.kept(request.headers());
         let first = match *request.method() {
             Method::GET if events => match parameter(request.uri().query().unwrap_or_default(), "cf_connect=") {
@@ -195,7 +195,7 @@ impl LiveDoor {
         let protobuf = kind.is_some_and(|kind| kind == "application/octet-stream");
         // The commands may be JSON text in a JSON string, where each quote takes two bytes, plus
         // the envelope.
-        let max = 2 * self.node.config.websocket.message_size_limit + 1024;
+        let max = 2 * self.node.rules.config.websocket.message_size_limit + 1024;
         match self.body(request.into_body(), max).await {
             Ok(body) => text(self.emulation.answer(protobuf, &body).await, ""),
             Err(refused) => refused,

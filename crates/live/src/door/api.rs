@@ -57,7 +57,7 @@ impl LiveDoor {
 
     /// Answers an API request.
     pub(super) async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {
-        let config = &self.node.config.http_api;
+        let config = &self.node.rules.config.http_api;
         let headers = request.headers();
         let given = headers.get("x-api-key").and_then(|key| key.to_str().ok());
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());

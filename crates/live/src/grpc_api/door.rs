@@ -185,7 +185,7 @@ impl GrpcDoor {
             return Status::resource_exhausted("too many calls are in flight").into_http();
         };
         let (head, body) = request.into_parts();
-        let max = self.node.config.grpc_api.message_bytes_max();
+        let max = self.node.rules.config.grpc_api.message_bytes_max();
         let collected = Limited::new(body, max.saturating_add(FRAME_HEAD_BYTES)).collect();
         let lap = stages::enter(Stage::Receive);
         let collected = self.node.env.timeout(self.options.header_timeout, collected).await;
@@ -199,7 +199,7 @@ impl GrpcDoor {
             None => return Status::deadline_exceeded("the request did not arrive before the timeout").into_http(),
         };
         stages::note(|stages| stages.add_received(body.len() as u64));
-        let transport = self.node.config.grpc_api.error_mode == "transport"
+        let transport = self.node.rules.config.grpc_api.error_mode == "transport"
             || head.headers.get(ERROR_MODE).is_some_and(|mode| mode == "transport");
         let call = Call { api: self.api.clone(), method, transport };
         let request = Request::from_parts(head, Full::new(body));
@@ -214,7 +214,7 @@ impl GrpcDoor {
     }
 
     fn is_authorized(&self, headers: &HeaderMap) -> bool {
-        let config = &self.node.config.grpc_api;
+        let config = &self.node.rules.config.grpc_api;
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"apikey "));
         config.is_open() || given.is_some_and(|given| same(given, config.key.as_bytes()))
     }

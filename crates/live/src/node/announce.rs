@@ -121,7 +121,7 @@ impl Node {
     /// Sends a join or a leave to the subscribers at this node.
     pub(super) fn announce(&self, channel: &Arc<str>, client: Uuid, push: Push) {
         let now_ms = self.now_ms();
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         let Some(live) = part.get_mut(channel) else { return };
         let pause_ms = pause_ms(live.total);
         let at_once = !live.announcements.awaited && now_ms >= live.announcements.next_ms && self.keep_up(live);
@@ -151,7 +151,7 @@ impl Node {
     /// wait.
     fn send_waiting(&self, channel: &Arc<str>) -> Option<u64> {
         let now_ms = self.now_ms();
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         let live = part.get_mut(channel)?;
         let pause_ms = pause_ms(live.total);
         let pushes = match self.keep_up(live) {
@@ -227,7 +227,7 @@ mod tests {
     #[tokio::test]
     async fn simultaneous_joins_are_sent_in_one_batch() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
-        let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
+        let channel = node.join(SESSION, "c", &node.rules.config.channel.without_namespace).expect("joined");
         for n in 1..=20 {
             node.announce(&channel, Uuid::from_u128(n), push(n, true));
         }
@@ -247,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn joins_and_leaves_converge_to_the_members() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
-        let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
+        let channel = node.join(SESSION, "c", &node.rules.config.channel.without_namespace).expect("joined");
         let is = |n: u128, joins| node.announce(&channel, Uuid::from_u128(n), push(n, joins));
         (0..2000).for_each(|n| is(n, true));
         let mut present = BTreeSet::new();
@@ -276,7 +276,7 @@ mod tests {
         while present != expected {
             follow(&mut present).await;
         }
-        let part = node.part(&node.channels, &channel).lock();
+        let part = node.channels.part(&channel).lock();
         let announcements = &part["c"].announcements;
         assert!(announcements.waiting.is_empty() && announcements.by_client.is_empty() && !announcements.awaited);
     }
@@ -284,10 +284,10 @@ mod tests {
     #[tokio::test]
     async fn a_partition_that_does_not_keep_up_gets_them_later() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
-        let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
+        let channel = node.join(SESSION, "c", &node.rules.config.channel.without_namespace).expect("joined");
         let large = || Push { channel: "x".repeat(1 << 20), join: Some(Presence::default()), ..Push::default() };
         for _ in 0..BACKLOG_BYTES_MAX / (1 << 20) + 1 {
-            let part = node.part(&node.channels, &channel).lock();
+            let part = node.channels.part(&channel).lock();
             node.send(&channel, &part["c"], vec![large()]);
         }
         for n in 1..=3 {
@@ -300,7 +300,7 @@ mod tests {
         events.iter().for_each(|event| node.inboxes[0].done(event.weight()));
         assert_eq!(batches(&node, 1).await, [["1", "2", "3"]]);
         // A channel without subscribers has no backlog.
-        let mut part = node.part(&node.channels, &channel).lock();
+        let mut part = node.channels.part(&channel).lock();
         part.get_mut("c").expect("joined").subscribers.fill(0);
         assert!(node.keep_up(&part["c"]));
     }

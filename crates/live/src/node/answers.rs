@@ -16,7 +16,7 @@ impl Node {
     /// A recent answer to an equal command.
     pub(crate) fn answer(&self, channel: &str, key: &AnswerKey) -> Option<Arc<SubscribeAnswer>> {
         let now_ms = self.now_ms();
-        let part = self.part(&self.channels, channel).lock();
+        let part = self.channels.part(channel).lock();
         let mut answers = part.get(channel)?.answers.iter();
         answers.find(|(until, known, _)| known == key && now_ms < *until).map(|(_, _, answer)| answer.clone())
     }
@@ -24,7 +24,7 @@ impl Node {
     /// Keeps an answer for equal commands.
     pub(crate) fn keep_answer(&self, channel: &str, key: AnswerKey, answer: &Arc<SubscribeAnswer>) {
         let now_ms = self.now_ms();
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         let Some((name, live)) = part.get_key_value(channel).map(|(name, _)| name.clone()).zip(part.get_mut(channel))
         else {
             return;
@@ -51,7 +51,7 @@ impl Node {
             }
             let Some((_, name)) = answered.pop_front() else { return };
             drop(answered);
-            let mut part = self.part(&self.channels, &name).lock();
+            let mut part = self.channels.part(&name).lock();
             let Some(live) = part.get_mut(&name) else { continue };
             live.answers.retain(|(until, ..)| now_ms < *until);
             if !live.answers.is_empty() {

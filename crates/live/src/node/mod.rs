@@ -14,37 +14,32 @@ pub use publish::{Accepted, Submission};
 use announce::Announcements;
 use built::Built;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use regex::Regex;
 use steadfast_cluster::{Attachment, Channel, ChannelError, Channels, Sessions};
-use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
-use steadfast_store::is_own_channel;
+use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions, SlowRequests, Striped, Throttle};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use crate::WARN_INTERVAL;
 use crate::answer::{AnswerKey, SubscribeAnswer};
 use crate::auth::Verifier;
-use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions};
+use crate::config::{LiveConfig, LiveConfigError};
 use crate::deflate::Deflate;
 use crate::gateway::random_name;
 use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
-use crate::outgoing::{Outgoing, is_json};
+use crate::outgoing::Outgoing;
 use crate::partition::{Bounds, Inbox, SessionId, SessionMessage, WorkerEvent};
 use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::{Proxies, ProxyEvent};
-use crate::session::SessionIdentity;
+use crate::rules::Rules;
+use crate::users::Users;
 
 pub(crate) use history::bytes_of;
-
-const PARTS: usize = 64;
 
 /// Connection limit, if the configuration sets none.
 pub const CONNECTIONS: usize = 1 << 20;
@@ -118,14 +113,12 @@ struct LiveChannel {
     announcements: Announcements,
 }
 
-/// A user's sessions.
-type UserSessions = HashMap<Uuid, (SessionId, Arc<SessionIdentity>)>;
-
-/// See the module.
+/// The channels of this server with their subscribers, and what serves their clients.
 pub struct Node {
     /// A reference to itself for tasks.
     me: Weak<Self>,
-    pub(crate) config: LiveConfig,
+    /// The configuration, and what clients may do by it.
+    pub(crate) rules: Rules,
     pub(crate) env: Env,
     /// The channels of this node and of others.
     pub(crate) homes: Channels,
@@ -148,11 +141,9 @@ pub struct Node {
     pub(crate) answers: KeyedBudget,
     pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
-    channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
-    users: Vec<Mutex<HashMap<String, UserSessions>>>,
-    hasher: RandomState,
-    /// Compiled `channel_regex` options, by their text.
-    channel_regexes: BTreeMap<String, Regex>,
+    channels: Striped<HashMap<Arc<str>, LiveChannel>>,
+    /// The connected sessions, by user.
+    pub(crate) users: Users,
     delivered: Notify,
     publish_rate: u32,
     pub(crate) publish_reserve: u8,
@@ -186,10 +177,6 @@ impl Default for LogThrottles {
         let [connection_token, subscription_token, origin] = [(); 3].map(|()| Throttle::new(WARN_INTERVAL));
         Self { connection_token, subscription_token, origin }
     }
-}
-
-fn parts<T: Default>() -> Vec<Mutex<T>> {
-    (0..PARTS).map(|_| Mutex::default()).collect()
 }
 
 /// The gates of connections, one for each port.
@@ -254,8 +241,8 @@ impl Node {
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
             publish_reserve: u8::try_from(limits.publish_reserve).unwrap_or(100),
             deflate: Deflate::new(&config.websocket, limits.compression_bytes_max),
-            channel_regexes,
-            config,
+            users: Users::new(config.client.user_connection_limit),
+            rules: Rules::new(config, channel_regexes),
             env,
             homes,
             verifier,
@@ -263,9 +250,7 @@ impl Node {
             presence: Presence::default(),
             proxies,
             inboxes,
-            channels: parts(),
-            users: parts(),
-            hasher: RandomState::new(),
+            channels: Striped::default(),
             delivered: Notify::new(),
             publications: AtomicU64::new(0),
             attempts: AtomicU64::new(0),
@@ -278,20 +263,25 @@ impl Node {
         });
         let sessions: Arc<dyn Sessions> = node.clone();
         node.homes.set_sessions(&sessions);
-        node.homes.set_retention(node.config.channel_retention());
+        node.homes.set_retention(node.rules.config.channel_retention());
         Ok(node)
     }
 
-    /// The configuration.
-    pub fn config(&self) -> &LiveConfig {
-        &self.config
+    /// The configuration, and what clients may do by it.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The connected sessions.
+    pub fn users(&self) -> &Users {
+        &self.users
     }
 
     /// The limits of workers. `stall` bounds how long reads may be below `client_bytes_s_min`.
     pub fn bounds(&self, stall: Duration, client_bytes_s_min: u64) -> Bounds {
-        let (client, ms) = (&self.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
+        let (client, ms) = (&self.rules.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
         Bounds {
-            message_bytes_max: self.config.websocket.message_size_limit,
+            message_bytes_max: self.rules.config.websocket.message_size_limit,
             queue_bytes_max: client.queue_max_size,
             stall_ms: stall.as_millis() as u64,
             client_bytes_s_min,
@@ -304,43 +294,6 @@ impl Node {
             channels_max: client.channel_limit,
             refreshes: self.proxies.of(ProxyEvent::Refresh, "").is_some(),
         }
-    }
-
-    fn part<'a, T>(&self, parts: &'a [Mutex<T>], name: &str) -> &'a Mutex<T> {
-        &parts[self.hasher.hash_one(name) as usize % PARTS]
-    }
-
-    /// The namespace of a channel.
-    ///
-    /// # Errors
-    /// When the name is invalid, or its namespace is not configured.
-    pub fn namespace(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
-        if channel.is_empty() || channel.len() > self.config.channel.max_length || is_own_channel(channel) {
-            return Err(codes::BAD_REQUEST);
-        }
-        self.config.namespace_of(channel).ok_or(codes::UNKNOWN_CHANNEL)
-    }
-
-    /// The namespace of a channel that a client names. Checks the name against its rules, too.
-    pub(crate) fn named(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
-        let options = self.namespace(channel)?;
-        let fits = match self.channel_regexes.get(&options.channel_regex) {
-            Some(regex) => regex.is_match(self.config.split(channel).1),
-            None => channel.is_ascii(),
-        };
-        if fits { Ok(options) } else { Err(ClientError::bad_request("the channel name is not allowed")) }
-    }
-
-    /// Checks data of a publication against Centrifugo's `publication_data_format`.
-    pub(crate) fn check_data(&self, options: &NamespaceOptions, data: &[u8]) -> Result<(), ClientError> {
-        let object = || data.trim_ascii_start().starts_with(b"{");
-        let (fits, wanted) = match self.config.data_format(options) {
-            "json" => (!data.is_empty() && is_json(data), "the data must be JSON"),
-            "json_object" => (object() && is_json(data), "the data must be a JSON object"),
-            "binary" => (true, ""),
-            _ => (!data.is_empty(), "the data is empty"),
-        };
-        if fits { Ok(()) } else { Err(ClientError::bad_request(wanted)) }
     }
 
     pub(crate) fn to(&self, session: SessionId, message: SessionMessage) {
@@ -356,26 +309,15 @@ impl Node {
         u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The numbers of connected sessions and users.
-    pub fn counts(&self) -> (usize, usize) {
-        let (mut sessions, mut users) = (0, 0);
-        for part in &self.users {
-            let part = part.lock();
-            users += part.len();
-            sessions += part.values().map(HashMap::len).sum::<usize>();
-        }
-        (sessions, users)
-    }
-
     /// The status of the live door.
     pub fn status(&self) -> LiveStatus {
         let sums = Sums::of(self.inboxes.iter().map(|inbox| &inbox.counters));
         let backlog = self.inboxes.iter().map(|inbox| inbox.backlog()).max().unwrap_or_default();
         LiveStatus {
             sessions: sums.sessions_by.iter().map(|by| by.sessions).sum(),
-            users: self.counts().1,
+            users: self.users.counts().1,
             subscriptions: sums.subscriptions,
-            channels: self.channels.iter().map(|part| part.lock().len()).sum(),
+            channels: self.channels.parts().map(|part| part.lock().len()).sum(),
             publications: self.publications.load(Relaxed),
             deliveries: sums.deliveries,
             publications_skipped: sums.skipped,
@@ -409,42 +351,6 @@ impl Node {
             sessions_by: sums.sessions_by,
             ended: sums.ended,
         }
-    }
-
-    /// Registers a session; `false` if its user has reached the session limit.
-    pub(crate) fn enter(&self, session: SessionId, identity: &Arc<SessionIdentity>, alone: bool) -> bool {
-        let mut part = self.part(&self.users, &identity.user).lock();
-        let sessions = part.entry(identity.user.clone()).or_default();
-        let limit = self.config.client.user_connection_limit;
-        if alone && !identity.user.is_empty() {
-            for (other, _) in sessions.values() {
-                self.to(*other, SessionMessage::Disconnect(codes::CONNECTION_LIMIT));
-            }
-        } else if limit > 0 && !identity.user.is_empty() && sessions.len() >= limit {
-            return false;
-        }
-        sessions.insert(identity.client, (session, identity.clone()));
-        true
-    }
-
-    /// Removes a session: the inverse of [`Node::enter`].
-    pub(crate) fn exit(&self, session: SessionId, identity: &SessionIdentity) {
-        let mut part = self.part(&self.users, &identity.user).lock();
-        if let Some(sessions) = part.get_mut(&identity.user) {
-            if sessions.get(&identity.client).is_some_and(|(found, _)| *found == session) {
-                sessions.remove(&identity.client);
-            }
-            if sessions.is_empty() {
-                part.remove(&identity.user);
-            }
-        }
-    }
-
-    /// The sessions of a user; only that of `client`, if it is given.
-    pub fn sessions_of(&self, user: &str, client: Option<Uuid>) -> Vec<(SessionId, Arc<SessionIdentity>)> {
-        let part = self.part(&self.users, user).lock();
-        let sessions = part.get(user).into_iter().flatten();
-        sessions.filter(|(id, _)| client.is_none_or(|client| client == **id)).map(|(_, found)| found.clone()).collect()
     }
 }
 

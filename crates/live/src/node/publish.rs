@@ -116,7 +116,7 @@ impl Node {
         wanted: Submission,
         key: Option<(String, Permit)>,
     ) -> Result<Accepted, ClientError> {
-        let options = self.namespace(channel)?;
+        let options = self.rules.namespace(channel)?;
         self.room().await?;
         let stored = options.has_history() && !wanted.skip_history;
         let accepted = if !stored && key.is_none() && self.homes.is_local(channel) {
@@ -161,7 +161,7 @@ impl Node {
     }
 
     fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         let Some((name, _)) = part.get_key_value(channel) else { return };
         let name = name.clone();
         let Some(live) = part.get_mut(channel) else { return };
@@ -200,7 +200,7 @@ fn terms(options: &NamespaceOptions, wanted: Submission) -> StoreTerms {
 
 impl ChannelSink for Node {
     fn published(&self, channel: &Arc<str>, epoch: u32, stored: &Arc<Stored>) {
-        if !self.part(&self.channels, channel).lock().contains_key(channel) {
+        if !self.channels.part(channel).lock().contains_key(channel) {
             return;
         }
         match from_stored(stored) {

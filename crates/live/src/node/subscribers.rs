@@ -19,7 +19,7 @@ pub(super) fn history_ttl_ms(options: &NamespaceOptions) -> u64 {
 impl Node {
     /// The channel at its home.
     pub(crate) fn channel(&self, name: &str) -> Result<Channel, ClientError> {
-        let part = self.part(&self.channels, name).lock();
+        let part = self.channels.part(name).lock();
         if let Some(channel) = part.get(name).and_then(|live| live.channel.clone()) {
             return Ok(channel);
         }
@@ -29,7 +29,7 @@ impl Node {
 
     /// Waits until publications of a channel that keeps no history arrive here.
     pub(crate) async fn watched(&self, name: &str) -> Result<(), ClientError> {
-        let channel = self.part(&self.channels, name).lock().get(name).and_then(|live| live.channel.clone());
+        let channel = self.channels.part(name).lock().get(name).and_then(|live| live.channel.clone());
         match channel {
             Some(remote @ Channel::Remote(_)) => remote.position().await.map(drop).map_err(refusal),
             _ => Ok(()),
@@ -43,7 +43,7 @@ impl Node {
         channel: &str,
         options: &NamespaceOptions,
     ) -> Result<Arc<str>, ClientError> {
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         if !part.contains_key(channel) {
             let name: Arc<str> = channel.into();
             let ttl_ms = history_ttl_ms(options);
@@ -75,12 +75,12 @@ impl Node {
 
     /// Whether the channel has subscribers, so that it can be used without an index read.
     pub(crate) fn is_in_use(&self, channel: &str) -> bool {
-        self.part(&self.channels, channel).lock().contains_key(channel)
+        self.channels.part(channel).lock().contains_key(channel)
     }
 
     /// Removes a subscriber: the inverse of [`Node::join`].
     pub(crate) fn leave(&self, session: SessionId, channel: &str) {
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         if let Some(live) = part.get_mut(channel) {
             live.subscribers[usize::from(session.partition)] -= 1;
             live.total -= 1;
@@ -93,7 +93,7 @@ impl Node {
     /// The channels with subscribers that match `wanted`, with their numbers of subscribers.
     pub fn channels(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, usize)> {
         let mut found = Vec::new();
-        for part in &self.channels {
+        for part in self.channels.parts() {
             let part = part.lock();
             found.extend(part.iter().filter(|(name, _)| wanted(name)).map(|(name, live)| (name.clone(), live.total)));
         }
@@ -102,7 +102,7 @@ impl Node {
 
     /// A channel begins anew at a position, because publications may be missing.
     pub(crate) fn reset_channel(&self, channel: &Arc<str>, position: Position) {
-        let mut part = self.part(&self.channels, channel).lock();
+        let mut part = self.channels.part(channel).lock();
         let Some(live) = part.get_mut(channel) else { return };
         live.answers.clear();
         live.last = None;

@@ -119,7 +119,8 @@ impl Forwarder {
         region: String,
         env: &Env,
     ) -> Result<Self, String> {
-        let mirrors = node.as_ref().map(|node| Mirrors::of(node.config(), &config.cluster.name)).unwrap_or_default();
+        let mirrors =
+            node.as_ref().map(|node| Mirrors::of(node.rules().config(), &config.cluster.name)).unwrap_or_default();
         let webhooks = Arc::new(WebhookQueues::new(&config.events, store, env)?);
         let in_minio_form = config.events.webhooks.0.iter().filter(|hook| hook.format == WebhookFormat::Minio);
         Ok(Self {
@@ -372,7 +373,7 @@ impl Forwarder {
                 let Some(node) = &self.node else {
                     return Err(PublishFailure::Never(format!("{channel}: the live port is off (live.listen)")));
                 };
-                if let Err(e) = node.namespace(channel) {
+                if let Err(e) = node.rules().namespace(channel) {
                     return Err(PublishFailure::Never(format!("{channel}: {}", e.message)));
                 }
                 let later =

@@ -57,7 +57,7 @@ impl EventTargets for Targets {
                     return Err("the live port is off, so there are no channels: set live.listen".to_owned());
                 };
                 let namespace =
-                    node.namespace(channel).map_err(|e| format!("the channel {channel:?}: {}", e.message))?;
+                    node.rules().namespace(channel).map_err(|e| format!("the channel {channel:?}: {}", e.message))?;
                 if !namespace.has_history() {
                     return Err(format!(
                         "the channel {channel:?} keeps no history, so events would be lost: set history_size and history_ttl of its namespace"

@@ -43,10 +43,10 @@ async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
 
 /// The outcome of a history command, which must complete at once.
 fn ask_history(node: &Node) -> i64 {
-    let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
+    let caller = Caller { node, session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
     let command = Command { id: 1, history: Some(all()), ..Command::default() };
     let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
-    code(node.other(caller, queued).now_or_never().expect("at once"))
+    code(caller.dispatch(queued).now_or_never().expect("at once"))
 }
 
 /// The result of the last subscription of the session.
@@ -116,7 +116,12 @@ async fn a_connect_that_recovers_beyond_the_budget_is_answered_at_once() {
     let claims = serde_json::json!({"sub": "ann", "channels": ["c"]});
     let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"s")).expect("signed");
     let request = ConnectRequest { token, subs: [("c".to_owned(), recovering())].into(), ..ConnectRequest::default() };
-    assert_eq!(code(node.connect(SESSION, connection(), 1, request).now_or_never().expect("at once")), 0);
+    assert_eq!(
+        code(
+            Login { node: &node, session: SESSION }.connect(connection(), 1, request).now_or_never().expect("at once")
+        ),
+        0
+    );
     assert_not_recovered(&subscribed(&node));
     assert!(empty(&node.connects.status()) && empty(&node.subscribes.status()));
 }
@@ -135,7 +140,7 @@ async fn a_client_that_missed_nothing_recovers_beyond_the_budget() {
 async fn from_server(node: &Node) -> SubscribeOutcome {
     let identity = Arc::new(SessionIdentity::ann(connection()));
     let wanted = Wanted { channel: "c".into(), since: Some(Default::default()), options: Default::default() };
-    let mut asks = pin!(node.subscribe_from_server(SESSION, &identity, &wanted));
+    let mut asks = pin!(Subscriber::new(node, SESSION, &identity).push_subscription(&wanted));
     loop {
         assert!(poll!(&mut asks).is_pending());
         let subscribed = messages(node).into_iter().find_map(|message| match message {

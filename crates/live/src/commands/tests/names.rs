@@ -18,9 +18,9 @@ const CONFIG: &str = r#"{"channel": {"publication_data_format": "json_object", "
     "client": {"token": {"hmac_secret_key": "s"}}}"#;
 
 async fn publishes(node: &Node, channel: &str, data: &[u8]) -> i64 {
-    let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
+    let caller = Caller { node, session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
     let request = PublishRequest { channel: channel.into(), data: data.to_vec() };
-    match node.publish_command(caller, false, request).await {
+    match caller.publish(false, request).await {
         Ok(answer) => code(answer.await.map(drop).map_err(Refused::from)),
         Err(refused) => code(Err(refused)),
     }
@@ -56,7 +56,7 @@ async fn names_are_ascii_or_match_the_namespace() {
         ];
         for command in asks {
             let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
-            let code = code(node.other(Caller { session: SESSION, identity: &identity }, queued).await);
+            let code = code(Caller { node: &node, session: SESSION, identity: &identity }.dispatch(queued).await);
             assert_eq!(code == 107, !fits, "{channel:?}: {code}");
         }
     }
@@ -97,18 +97,18 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
     let epoch = epoch_text(node.channel("c").expect("there").position().await.expect("there").epoch);
     for (encoding, expected) in [(Encoding::Json, vec![1, 3]), (Encoding::Protobuf, vec![1, 2, 3, 4])] {
         let identity = Arc::new(SessionIdentity::ann(ConnectionInfo { encoding, ..connection() }));
-        let caller = Caller { session: SESSION, identity: &identity };
+        let caller = Caller { node: &node, session: SESSION, identity: &identity };
         let history = HistoryRequest { channel: "c".into(), limit: -1, ..HistoryRequest::default() };
         let command = Command { id: 1, history: Some(history), ..Command::default() };
         let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
-        assert_eq!(code(node.other(caller, queued).await), 0);
+        assert_eq!(code(caller.dispatch(queued).await), 0);
         for delta in ["", "fossil"] {
             let (recover, epoch) = (true, epoch.clone());
             let delta = delta.into();
             let request = SubscribeRequest { channel: "c".into(), recover, epoch, delta, ..Default::default() };
-            assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), 0);
+            assert_eq!(code(Subscriber(caller).command(1, request, None, 0).await), 0);
         }
         events.clear();
         node.inboxes[0].take(&mut events);
@@ -184,11 +184,18 @@ async fn clients_neither_forge_lines_of_the_log_nor_fill_it() {
     for _ in 0..50 {
         assert_eq!(code(connect(&node, &header).await), -3500);
         let identity = Arc::new(SessionIdentity::ann(connection()));
-        let caller = Caller { session: SESSION, identity: &identity };
+        let caller = Caller { node: &node, session: SESSION, identity: &identity };
         let (channel, token) = ("c\nforged line".to_owned(), header.clone());
         let request = SubscribeRequest { channel, token: token.clone(), ..SubscribeRequest::default() };
-        assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), 103);
-        assert_eq!(code(node.refresh(caller, Reply::default(), RefreshRequest { token }).await), -3500);
+        assert_eq!(code(Subscriber(caller).command(1, request, None, 0).await), 103);
+        assert_eq!(
+            code(
+                Login { node: &node, session: SESSION }
+                    .refresh(caller, Reply::default(), RefreshRequest { token })
+                    .await
+            ),
+            -3500
+        );
     }
     let lines = lines.0.lock();
     assert_eq!(lines.len(), 150, "debug lines are not throttled");

@@ -16,7 +16,7 @@ fn signed(claims: &Value, secret: &str) -> String {
 async fn connected(node: &Node, connection: ConnectionInfo, token: &str) -> (i64, Option<(ConnectResult, String)>) {
     let subs = [("asked".to_owned(), SubscribeRequest::default())].into();
     let request = ConnectRequest { token: token.to_owned(), subs, ..ConnectRequest::default() };
-    let outcome = code(node.connect(SESSION, connection, 1, request).await);
+    let outcome = code(Login { node, session: SESSION }.connect(connection, 1, request).await);
     let answer = messages(node).into_iter().find_map(|message| match message {
         SessionMessage::Connected { identity, reply, .. } => Some((reply.connect?, identity.user.clone())),
         _ => None,
@@ -138,7 +138,7 @@ async fn a_header_of_the_request_names_the_user() {
     // Headers in the connect command are the client's own.
     let headers = [("X-User-Id".to_owned(), "ann".to_owned())].into();
     let request = ConnectRequest { headers, ..ConnectRequest::default() };
-    assert_eq!(code(node.connect(SESSION, connection(), 1, request).await), -3501);
+    assert_eq!(code(Login { node: &node, session: SESSION }.connect(connection(), 1, request).await), -3501);
     // A token decides alone.
     let token = signed(&json!({"sub": "eve"}), "s");
     let (_, answer) = connected(&node, with(&[("x-user-id", "ann")]), &token).await;
@@ -168,7 +168,10 @@ async fn a_new_session_may_end_the_other_ones_of_its_user() {
     let connect = async |slot: u32, user: &str| {
         let token = if user.is_empty() { String::new() } else { signed(&json!({"sub": user}), "s") };
         let request = ConnectRequest { token, ..ConnectRequest::default() };
-        assert_eq!(code(node.connect(SessionId { slot, ..SESSION }, connection(), 1, request).await), 0);
+        assert_eq!(
+            code(Login { node: &node, session: SessionId { slot, ..SESSION } }.connect(connection(), 1, request).await),
+            0
+        );
         messages(&node).iter().filter(|m| matches!(m, SessionMessage::Disconnect(why) if why.code == 3504)).count()
     };
     for (slot, user, ended) in [(1, "ann", 0), (2, "bob", 0), (3, "ann", 1), (4, "", 0), (5, "", 0)] {
@@ -196,7 +199,7 @@ async fn the_server_answers_the_ping_method() {
     let identity = SessionIdentity::ann(connection());
     for (node, method, expected) in [(&node, "pong", 0), (&node, "ping", 104), (&other, "ping", 108)] {
         let request = RpcRequest { method: method.into(), ..RpcRequest::default() };
-        let outcome = node.ask_rpc(&identity, &request).await.map(|result| assert!(result.data.is_empty()));
+        let outcome = BackEnd(node).rpc(&identity, &request).await.map(|result| assert!(result.data.is_empty()));
         assert_eq!(code(outcome), expected, "{method}");
     }
 }
@@ -217,7 +220,7 @@ async fn the_newest_publication_may_come_with_each_subscription() {
         }
         let identity = &Arc::new(SessionIdentity::ann(connection()));
         let request = SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() };
-        let made = node.subscribe_command(Caller { session: SESSION, identity }, 1, request, None, 0).await;
+        let made = Subscriber(Caller { node: &node, session: SESSION, identity }).command(1, request, None, 0).await;
         assert_eq!(code(made), 0);
         let answer = messages(&node).into_iter().find_map(|message| match message {
             SessionMessage::Subscribed(_, crate::partition::SubscribeOutcome::Reply { answer, .. }) => Some(answer),

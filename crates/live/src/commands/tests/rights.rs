@@ -28,7 +28,7 @@ async fn permissions_are_those_of_centrifugo() {
         let (for_client, for_subscriber, for_anonymous) = (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0);
         for (user, subscribed) in [("", false), ("", true), ("ann", false), ("ann", true)] {
             let identity = Arc::new(SessionIdentity { user: user.into(), ..SessionIdentity::ann(connection()) });
-            let caller = Caller { session: SESSION, identity: &identity };
+            let caller = Caller { node: &node, session: SESSION, identity: &identity };
             let channel = || format!("n{bits}:c");
             let subscription = subscribed.then_some(false);
             let case = format!("{bits:03b} {user:?} {subscribed}");
@@ -36,12 +36,12 @@ async fn permissions_are_those_of_centrifugo() {
 
             let request = SubscribeRequest { channel: channel(), ..SubscribeRequest::default() };
             let expected = if for_client && identified { 0 } else { 103 };
-            assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), expected, "subscribe {case}");
+            assert_eq!(code(Subscriber(caller).command(1, request, None, 0).await), expected, "subscribe {case}");
 
             let allowed = for_client && identified || for_subscriber && subscribed && identified;
             let expected = if allowed { 0 } else { 103 };
             let request = PublishRequest { channel: channel(), data: b"1".to_vec() };
-            let published = node.publish_command(caller, subscribed, request).await.map(drop);
+            let published = caller.publish(subscribed, request).await.map(drop);
             assert_eq!(code(published), expected, "publish {case}");
             let asks = [
                 Command { presence: Some(ChannelRequest { channel: channel() }), ..Command::default() },
@@ -54,7 +54,7 @@ async fn permissions_are_those_of_centrifugo() {
             for command in asks {
                 let what = format!("{command:?} {case}");
                 let queued = QueuedCommand { command, subscribed: subscription, subscriptions: 0, over_rate: false };
-                assert_eq!(code(node.other(caller, queued).await), expected, "{what}");
+                assert_eq!(code(caller.dispatch(queued).await), expected, "{what}");
             }
         }
     }
@@ -77,8 +77,8 @@ async fn user_limited_channels_need_the_option() {
         ("users:a", 0),
         ("closed:a#ann", 103),
     ] {
-        let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
+        let caller = Caller { node: &node, session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
         let request = SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() };
-        assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), expected, "{channel}");
+        assert_eq!(code(Subscriber(caller).command(1, request, None, 0).await), expected, "{channel}");
     }
 }

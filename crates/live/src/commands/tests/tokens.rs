@@ -25,17 +25,17 @@ fn ann() -> Arc<SessionIdentity> {
 
 async fn subscribes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Value) -> Result<(), Refused> {
     let request = SubscribeRequest { channel: "c".into(), token: signed(claims), ..SubscribeRequest::default() };
-    node.subscribe_command(Caller { session: SESSION, identity }, 1, request, None, 0).await
+    Subscriber(Caller { node, session: SESSION, identity }).command(1, request, None, 0).await
 }
 
 async fn refreshes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Value) -> Result<(), Refused> {
-    let caller = Caller { session: SESSION, identity };
-    node.refresh(caller, Reply::default(), RefreshRequest { token: signed(claims) }).await
+    let caller = Caller { node, session: SESSION, identity };
+    Login { node, session: SESSION }.refresh(caller, Reply::default(), RefreshRequest { token: signed(claims) }).await
 }
 
 async fn sub_refreshes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Value) -> Result<(), Refused> {
     let request = SubRefreshRequest { channel: "c".into(), token: signed(claims) };
-    node.sub_refresh(Caller { session: SESSION, identity }, Reply::default(), request, Some(false)).await
+    Subscriber(Caller { node, session: SESSION, identity }).refresh(Reply::default(), request, Some(false)).await
 }
 
 /// The messages to the session since the last call.
@@ -140,7 +140,10 @@ async fn the_connect_result_names_the_session() {
     let node = node().await;
     for name in [None, Some("a name")] {
         let connection = ConnectionInfo { session: name.map(Arc::from), ..connection() };
-        assert_eq!(code(node.connect(SESSION, connection, 1, ConnectRequest::default()).await), 0);
+        assert_eq!(
+            code(Login { node: &node, session: SESSION }.connect(connection, 1, ConnectRequest::default()).await),
+            0
+        );
         let connected = messages(&node).into_iter().find_map(|message| match message {
             SessionMessage::Connected { reply, .. } => reply.connect,
             _ => None,
@@ -154,7 +157,10 @@ async fn the_connect_result_has_the_form_of_the_transport() {
     let node = node_of(r#"{"allow_anonymous_connect_without_token": true, "token": {"hmac_secret_key": "s"}}"#).await;
     for transport in Transport::ALL {
         let connection = || ConnectionInfo { transport, session: Some("s".into()), ..connection() };
-        assert_eq!(code(node.connect(SESSION, connection(), 7, ConnectRequest::default()).await), 0);
+        assert_eq!(
+            code(Login { node: &node, session: SESSION }.connect(connection(), 7, ConnectRequest::default()).await),
+            0
+        );
         let reply = messages(&node).into_iter().find_map(|message| match message {
             SessionMessage::Connected { reply, .. } => Some(*reply),
             _ => None,
@@ -172,7 +178,7 @@ async fn the_connect_result_has_the_form_of_the_transport() {
         let over = ConnectRequest { token: signed(&json!({"exp": 1})), ..ConnectRequest::default() };
         let command = Command { id: 7, connect: Some(over), ..Command::default() };
         let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
-        node.carry_out_first(SESSION, connection(), vec![queued]).await;
+        CommandRun { node: &node, session: SESSION }.carry_out_first(connection(), vec![queued]).await;
         match &messages(&node)[..] {
             [SessionMessage::Reply(reply)] if !uni => assert_eq!(reply.error.as_ref().expect("refused").code, 109),
             [SessionMessage::Disconnect(why)] if uni => assert_eq!(*why, codes::SESSION_EXPIRED),

@@ -27,7 +27,7 @@ fn signed(claims: &Value) -> String {
 async fn outcome(node: &Node, user: &str, command: Command, subscribed: Option<bool>) -> i64 {
     let identity = Arc::new(SessionIdentity { user: user.into(), ..SessionIdentity::ann(connection()) });
     let queued = QueuedCommand { command, subscribed, subscriptions: 0, over_rate: false };
-    code(node.other(Caller { session: SESSION, identity: &identity }, queued).await)
+    code(Caller { node, session: SESSION, identity: &identity }.dispatch(queued).await)
 }
 
 /// Subscribes; the result as JSON.
@@ -118,7 +118,7 @@ async fn a_command_with_an_empty_channel_ends_the_session() {
     ] {
         let source = CommandSource::Known(Arc::new(SessionIdentity::ann(connection())));
         let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
-        node.carry_out(SESSION, source, vec![queued]).await;
+        CommandRun { node: &node, session: SESSION }.carry_out(source, vec![queued]).await;
         let found = messages(&node);
         assert!(matches!(&found[..], [SessionMessage::Disconnect(why)] if *why == codes::BAD_PROTOCOL));
     }
@@ -209,7 +209,10 @@ async fn a_session_with_ping_frames_gets_no_pings_of_the_protocol() {
     let node = node_of(r#"{"allow_anonymous_connect_without_token": true}"#).await;
     for frame_pings in [false, true] {
         let connection = ConnectionInfo { frame_pings, ..connection() };
-        assert_eq!(code(node.connect(SESSION, connection, 1, ConnectRequest::default()).await), 0);
+        assert_eq!(
+            code(Login { node: &node, session: SESSION }.connect(connection, 1, ConnectRequest::default()).await),
+            0
+        );
         let connected = messages(&node).into_iter().find_map(|message| match message {
             SessionMessage::Connected { reply, .. } => reply.connect,
             _ => None,
@@ -240,7 +243,7 @@ async fn a_connect_request_names_channels_to_begin_with() {
     let connect = async |token: &str, channels: &str| {
         let subs = channels.split(' ').map(|channel| (channel.to_owned(), SubscribeRequest::default())).collect();
         let request = ConnectRequest { token: token.to_owned(), subs, ..ConnectRequest::default() };
-        let outcome = code(node.connect(SESSION, connection(), 1, request).await);
+        let outcome = code(Login { node: &node, session: SESSION }.connect(connection(), 1, request).await);
         let connected = messages(&node).into_iter().find_map(|message| match message {
             SessionMessage::Connected { reply, .. } => reply.connect,
             _ => None,
@@ -260,7 +263,7 @@ async fn a_connect_request_names_channels_to_begin_with() {
     let tf = Some(FilterNode { op: "no such".to_owned(), ..FilterNode::default() });
     let subs = [("open:a".to_owned(), SubscribeRequest { tf, ..SubscribeRequest::default() })].into();
     let request = ConnectRequest { subs, ..ConnectRequest::default() };
-    assert_eq!(code(node.connect(SESSION, connection(), 1, request).await), 0);
+    assert_eq!(code(Login { node: &node, session: SESSION }.connect(connection(), 1, request).await), 0);
     let subscribing = messages(&node).into_iter().find_map(|message| match message {
         SessionMessage::Subscribing { kind, .. } => Some(kind.filter.is_none()),
         _ => None,
