@@ -1,4 +1,5 @@
-//! The store: all shards as one. [`Home`] has the operations on a key.
+//! The store: all shards as one. [`Home`] has the operations on a key, [`BucketContents`] those on
+//! many, and the other types that [`Store`] gives those on buckets, snapshots, disks and events.
 //!
 //! With one disk no look-up is needed. With several, everything of a key is at its home; every
 //! shard has the buckets, and the first shard is authoritative for them (`buckets.rs`).
