@@ -80,6 +80,13 @@ async fn get(store: &Store, key: &str) -> Vec<u8> {
     pieces.into_iter().flat_map(|p| p.expect("piece")).collect()
 }
 
+/// Creates the object `k` from the parts 1 to `parts` of the upload.
+async fn complete(store: &Store, upload: &str, parts: u16) {
+    let chosen = (1..=parts).map(|number| PartChoice { number, etag: String::new() }).collect();
+    let upload = store.at("b", "k").upload(upload);
+    upload.complete(chosen, Attributes::default(), Condition::None, None).await.expect("complete");
+}
+
 #[tokio::test]
 async fn moved_chunks_of_an_object_are_followed() {
     let (store, applier, bucket) = start().await;
@@ -158,13 +165,7 @@ async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
     assert!(applier.chunk_is_live(lead(&store).log(), &head, &before[0]).await);
     let first = copy(&store, &head, before[0]).await;
     applier.repoint(lead(&store).log(), [(head.clone(), vec![first])].into()).await.expect("repoint");
-    let chosen = vec![PartChoice { number: 1, etag: String::new() }];
-    store
-        .at("b", "k")
-        .upload(&id)
-        .complete(chosen, Attributes::default(), Condition::None, None)
-        .await
-        .expect("complete");
+    complete(&store, &id, 1).await;
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], first.to);
     let second = copy(&store, &head, before[1]).await;
     applier.repoint(lead(&store).log(), [(head.clone(), vec![second])].into()).await.expect("repoint");
@@ -188,13 +189,7 @@ async fn chunks_of_many_parts_of_one_object_and_of_others_are_followed_together(
         writer.write(data.clone().into()).await.expect("write");
         writer.commit(Attributes::default(), Condition::None, None).await.expect("part");
     }
-    let chosen = [1, 2].map(|number| PartChoice { number, etag: String::new() }).to_vec();
-    store
-        .at("b", "k")
-        .upload(&id)
-        .complete(chosen, Attributes::default(), Condition::None, None)
-        .await
-        .expect("complete");
+    complete(&store, &id, 2).await;
     let mut writer = store.at("b", "other").writer(None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
     writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
