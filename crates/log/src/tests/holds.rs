@@ -28,6 +28,7 @@ async fn hold(kv: &Kv, id: u8) -> (Hold, Content) {
 async fn read(log: &Log, hold: &Hold) -> Result<Content, String> {
     let model = Model::replaying();
     let mut records = log.held_records(hold, 0);
+    let mut usage = Usage::default();
     loop {
         let batch = records.next().await.map_err(|e| e.to_string())?;
         if let Some(fault) = records.faults().first() {
@@ -36,7 +37,7 @@ async fn read(log: &Log, hold: &Hold) -> Result<Content, String> {
         if batch.is_empty() {
             break;
         }
-        model.apply(&batch, &mut Usage::default());
+        model.apply(&batch, &mut usage);
     }
     for (seed, at, first) in model.parts() {
         let got = log.read(at, 0..at.body_len).await.map_err(|e| format!("seed {seed}: {e}"))?;
