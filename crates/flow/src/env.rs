@@ -90,6 +90,11 @@ impl Env {
         self.0.now()
     }
 
+    /// [`Env::now`] in milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Wall-clock time in milliseconds since the Unix epoch.
     pub fn wall_ms(&self) -> u64 {
         self.0.wall_ms()

@@ -91,7 +91,7 @@ pub struct Workers {
 impl Workers {
     /// Ends all sessions and waits for the workers. It blocks for a short time.
     pub fn stop(self) {
-        for inbox in &self.node.inboxes {
+        for inbox in self.node.partitions.inboxes() {
             inbox.send(WorkerEvent::Stop);
         }
         for thread in self.threads {
@@ -108,14 +108,14 @@ impl LiveDoor {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(node: Arc<Node>, options: DoorOptions) -> io::Result<(Self, Workers)> {
-        let mut threads = Vec::with_capacity(node.inboxes.len());
-        for (number, inbox) in (0u16..).zip(&node.inboxes) {
+        let mut threads = Vec::with_capacity(node.partitions.inboxes().len());
+        for (number, inbox) in (0u16..).zip(node.partitions.inboxes()) {
             let hub = Arc::new(NodeHub(node.clone()));
             let bounds = node.bounds(options.stall_timeout, options.client_bytes_s_min);
             threads.push(partition::start(number, inbox.clone(), hub, bounds, &node.env)?);
         }
         let emulation = Arc::new(Emulation::new(node.start.clone(), node.env.clone()));
-        let connections = usize::try_from(node.connections.clients.status().limit).unwrap_or(usize::MAX);
+        let connections = usize::try_from(node.admission.connections.clients.status().limit).unwrap_or(usize::MAX);
         let unconnected =
             Connections::new(connections.saturating_mul(options.address_share).div_ceil(100), node.env.clone());
         let port = PortKind::External;
@@ -136,8 +136,8 @@ impl LiveDoor {
     /// The gate of connections to this port.
     fn gate(&self) -> &KeyedGate {
         match self.port {
-            PortKind::External => &self.node.connections.clients,
-            PortKind::Internal => &self.node.connections.internal,
+            PortKind::External => &self.node.admission.connections.clients,
+            PortKind::Internal => &self.node.admission.connections.internal,
         }
     }
 
@@ -337,7 +337,7 @@ impl LiveDoor {
         }
         let place = place.map(|place| Box::new(place) as Box<dyn Send>);
         let opened = Opened { socket, leftover, connection: info, place, unconnected };
-        let least = self.node.inboxes.iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
+        let least = self.node.partitions.inboxes().iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
         if let Some(inbox) = least {
             inbox.send(WorkerEvent::Open(Box::new(opened)));
         }

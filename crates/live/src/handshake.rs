@@ -82,7 +82,7 @@ pub(crate) fn agree<B>(
     if let Some(requested) = requested {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(requested));
     }
-    let headers = node.proxies.kept(headers);
+    let headers = node.back_ends.proxies.kept(headers);
     Ok((ConnectionInfo { encoding, transport, deflate, headers, session: None, address, frame_pings }, answer))
 }
 

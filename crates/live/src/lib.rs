@@ -5,13 +5,18 @@
 //! - `partition` runs a worker thread for each share of the sessions.
 //! - `commands` carries out the commands of sessions.
 //! - `rules` is the configuration, and what clients may do by it; `users` has the sessions by user.
-//! - `node` knows which partitions have subscribers of a channel and delivers publications to them.
-//! - `nodes` is what other nodes of a cluster want from this one.
+//! - `channels` knows which partitions have subscribers of a channel, and delivers publications,
+//!   joins and leaves to them.
+//! - `admission` bounds what is in progress; `back_ends` verifies tokens and asks back ends.
+//! - `node` is made of these; `nodes` is what other nodes of a cluster want from this one.
 //! - `api` is the server API for back ends, over HTTP or `grpc`.
 
+mod admission;
 mod answer;
 mod api;
 mod auth;
+mod back_ends;
+mod channels;
 mod commands;
 pub mod config;
 mod deflate;
@@ -35,7 +40,6 @@ mod origin;
 mod outgoing;
 mod partition;
 mod pem;
-mod presence;
 pub mod protocol;
 mod proxy;
 mod rules;
@@ -44,6 +48,9 @@ mod socket;
 mod users;
 mod websocket;
 
+pub use admission::{CONNECTIONS, Limits};
+pub use back_ends::check;
+pub use channels::{Accepted, Publisher, Submission};
 pub use config::{
     CentrifugoOptions, GrpcApiConfig, LiveConfig, LiveConfigError, ProxyTlsConfig, ServerTlsConfig, TokenConfig,
     placeholders,
@@ -52,7 +59,7 @@ pub use door::{DoorOptions, LiveDoor, Workers};
 
 pub use grpc_api::GrpcDoor;
 pub use metrics::{CodeCount, LiveStatus, ProxyStatus, SessionsOf, SimpleBound};
-pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission, check};
+pub use node::Node;
 pub use outgoing::{Encoded, from_stored, to_stored};
 pub use rules::Rules;
 pub use users::Users;

@@ -5,30 +5,36 @@ use std::sync::Arc;
 use bytes::Bytes;
 use steadfast_cluster::{ClientId, Member, MemberChange, Sessions};
 use steadfast_flow::BoxFuture;
-use steadfast_store::Position;
+use steadfast_store::{ChannelSink, Position, Publication};
 
 use crate::api::answer_call;
 use crate::node::Node;
 
+impl ChannelSink for Node {
+    fn published(&self, channel: &Arc<str>, epoch: u32, stored: &Arc<Publication>) {
+        self.channels.published(channel, epoch, stored);
+    }
+}
+
 impl Sessions for Node {
     fn reset(&self, channel: &Arc<str>, position: Position) {
-        self.reset_channel(channel, position);
+        self.channels.reset(channel, position);
     }
 
     fn member_changed(&self, channel: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
-        self.on_member_changed(channel, client, member, change);
+        self.members.on_changed(channel, client, member, change);
     }
 
     fn announce(&self, channel: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
-        self.announce_member(channel, client, member, change);
+        self.members.announce(channel, client, member, change);
     }
 
     fn presence(&self, channel: &str, limit: usize) -> Vec<(ClientId, Member)> {
-        self.members(channel, limit)
+        self.members.list(channel, limit)
     }
 
     fn presence_counts(&self, channel: &str) -> (u32, u32) {
-        let stats = self.presence.stats(channel);
+        let stats = self.members.counts_here(channel);
         (stats.num_clients, stats.num_users)
     }
 
@@ -37,6 +43,7 @@ impl Sessions for Node {
     }
 
     fn keep_up(&self) -> Option<BoxFuture<'_, ()>> {
-        self.has_backlog().then(|| -> BoxFuture<'_, ()> { Box::pin(self.no_backlog()) })
+        let partitions = &self.partitions;
+        partitions.has_backlog().then(|| -> BoxFuture<'_, ()> { Box::pin(partitions.no_backlog()) })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use steadfast_store::is_own_channel;
 
-use crate::config::{LiveConfig, NamespaceOptions, Permission};
+use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions, Permission};
 use crate::outgoing::is_json;
 use crate::protocol::codes::{self, ClientError};
 
@@ -18,8 +18,12 @@ pub struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(config: LiveConfig, channel_regexes: BTreeMap<String, Regex>) -> Self {
-        Self { config, channel_regexes }
+    /// The rules of a configuration.
+    ///
+    /// # Errors
+    /// When a `channel_regex` is not an expression.
+    pub(crate) fn new(config: LiveConfig) -> Result<Self, LiveConfigError> {
+        Ok(Self { channel_regexes: config.channel_regexes()?, config })
     }
 
     /// The configuration.

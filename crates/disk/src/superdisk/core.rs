@@ -281,7 +281,7 @@ impl SuperdiskShared {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX)
+        self.env.now_ms()
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -22,9 +22,11 @@ use steadfast_store::Position;
 pub(crate) use nodes::{Ending, Info, Renewal, Sessions, answer_call};
 use nodes::{NodeCall, NodeResult};
 
+use crate::admission::GATE_WAIT;
 use crate::answer::held;
+use crate::channels::Submission;
 use crate::config::ChannelDurability;
-use crate::node::{GATE_WAIT, Node, Submission, refusal};
+use crate::node::Node;
 use crate::options::Wanted;
 use crate::outgoing::Encoded;
 use crate::protocol::codes::{self, ClientError};
@@ -231,24 +233,24 @@ impl Api {
             Command::Refresh(sessions, renewal) => self.command_all(NodeCall::Refresh(sessions, renewal)).await,
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
-                let (clients, permit) = self.node.clients_of(&channel, CHANNELS_MAX, None).await?;
+                let (clients, permit) = self.node.members.clients_of(&channel, CHANNELS_MAX, None).await?;
                 terms.permits.lock().push(Arc::new(permit));
                 Ok(Done::Presence(clients))
             }
             Command::PresenceStats(channel) => {
                 self.with_presence(&channel)?;
-                self.node.client_counts(&channel).await.map(Done::PresenceStats)
+                self.node.members.counts(&channel).await.map(Done::PresenceStats)
             }
             Command::History(request) => {
                 self.with_history(&request.channel)?;
                 // The bound on the publications of an answer is one on clients.
-                let page = self.node.history(&request, usize::MAX, None).await?;
+                let page = self.node.histories.page(&request, usize::MAX, None).await?;
                 terms.permits.lock().extend(page.permit);
                 Ok(Done::History { history: page.result, truncated: page.truncated })
             }
             Command::HistoryRemove(channel) => {
                 self.with_history(&channel)?;
-                self.node.homes.clear(&channel).await.map_err(refusal)?;
+                self.node.histories.remove(&channel).await?;
                 Ok(Done::Nothing)
             }
             Command::Channels(pattern) => {
@@ -291,7 +293,7 @@ impl Api {
 
     /// Takes a permit for that many bytes of the answer.
     fn take(&self, terms: &Terms, bytes: usize) -> Result<(), ClientError> {
-        let permit = self.node.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
+        let permit = self.node.admission.answers.acquire(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
         terms.permits.lock().push(Arc::new(permit));
         Ok(())
     }
@@ -309,14 +311,15 @@ impl Api {
         self.node.rules.check_data(self.node.rules.namespace(channel)?, data)?;
         let wanted = Submission { skip_history: publish.skip_history, durability, ..Submission::default() };
         if publish.idempotency_key.is_empty() {
-            return self.node.submit(channel, &publish.publication, wanted).await?.committed().await;
+            return self.node.publisher.submit(channel, &publish.publication, wanted).await?.committed().await;
         }
         let node = &self.node;
         // The publication outlives a request that ends early, so it takes its own memory permit.
-        let bytes = node.keyed_bytes.clamp(data.len() as u64 + PUBLICATION_BYTES);
-        let permit = node.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let bytes = node.admission.api.keyed_bytes.clamp(data.len() as u64 + PUBLICATION_BYTES);
+        let permit =
+            node.admission.api.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let key = Some((publish.idempotency_key.clone(), permit));
-        node.submit_with_key(channel, &publish.publication, wanted, key).await?.committed().await
+        node.publisher.submit_with_key(channel, &publish.publication, wanted, key).await?.committed().await
     }
 
     fn with_presence(&self, channel: &str) -> Result<(), ClientError> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Api, CHANNELS_MAX, SUBSCRIBES_TOGETHER, matches_pattern};
 use crate::auth::TTL_MAX;
 use crate::commands::{Subscriber, parse_client};
-use crate::node::Node;
+use crate::node::{Node, VERSION};
 use crate::options::{SubscribeOptions, Wanted};
 use crate::partition::{SessionId, SessionMessage};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -93,15 +93,15 @@ impl NodeCall {
             Self::Disconnect(sessions, ending) => disconnect(node, &sessions, ending),
             Self::Refresh(sessions, renewal) => refresh(node, &sessions, renewal),
             Self::Channels(pattern) => {
-                let found = node.channels(|name| matches_pattern(&pattern, name)).into_iter().take(CHANNELS_MAX);
+                let found = node.channels.list(|name| matches_pattern(&pattern, name)).into_iter().take(CHANNELS_MAX);
                 Ok(NodeResult::Channels(found.map(|(name, count)| (name.to_string(), count)).collect()))
             }
             Self::Info => {
                 let (clients, users) = node.users.counts();
-                let found = node.channels(|_| true);
+                let found = node.channels.list(|_| true);
                 let (channels, subs) = (found.len(), found.iter().map(|(_, count)| count).sum());
                 let name = node.homes.node_name().unwrap_or("steadfast").to_owned();
-                let (version, uptime) = (node.version.clone(), node.env.now().as_secs());
+                let (version, uptime) = (VERSION.to_owned(), node.env.now().as_secs());
                 Ok(NodeResult::Info(Info { name, version, clients, users, channels, subs, uptime }))
             }
         }
@@ -172,7 +172,7 @@ fn unsubscribe(node: &Node, sessions: &Sessions, channel: &str) -> Outcome {
         let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
         let push = Push { channel: channel.to_owned(), unsubscribe, ..Push::default() };
         let reply = Reply { push: Some(push), ..Reply::default() };
-        node.to(session, SessionMessage::Unsubscribed(channel.into(), Some(Box::new(reply))));
+        node.partitions.send_to_session(session, SessionMessage::Unsubscribed(channel.into(), Some(Box::new(reply))));
     }
     Ok(NodeResult::Nothing)
 }
@@ -187,7 +187,7 @@ fn disconnect(node: &Node, sessions: &Sessions, ending: Ending) -> Outcome {
     };
     for (session, identity) in sessions.of(node) {
         if !ending.whitelist.contains(&identity.client.to_string()) {
-            node.to(session, SessionMessage::Disconnect(why.clone()));
+            node.partitions.send_to_session(session, SessionMessage::Disconnect(why.clone()));
         }
     }
     Ok(NodeResult::Nothing)
@@ -210,7 +210,7 @@ fn refresh(node: &Node, sessions: &Sessions, renewal: Renewal) -> Outcome {
             let reply = Some(Box::new(Reply { push, ..Reply::default() }));
             SessionMessage::Refreshed { expires_ms, renamed: identity.learn(info.clone(), None), reply }
         };
-        node.to(session, message);
+        node.partitions.send_to_session(session, message);
     }
     Ok(NodeResult::Nothing)
 }

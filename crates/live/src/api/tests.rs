@@ -43,7 +43,7 @@ async fn messages_of(api: &Api, command: Command) -> (Vec<u32>, Option<SessionMe
     api.carry_out(command, &Terms::default()).await.expect("carried out");
     let (mut slots, mut first) = (Vec::new(), None);
     let mut events = Vec::new();
-    api.node.inboxes[0].take(&mut events);
+    api.node.partitions.inboxes()[0].take(&mut events);
     for event in events {
         if let WorkerEvent::To(id, message) = event {
             slots.push(id.slot);
@@ -128,7 +128,7 @@ async fn calls_of_other_nodes_are_carried_out_for_the_sessions_here() {
     let call = NodeCall::Disconnect(ann("", "s1"), Ending { whitelist: Vec::new(), with: Some((4001, "x".into())) });
     assert!(matches!(outcome(call).await, Ok(NodeResult::Nothing)));
     let mut events = Vec::new();
-    api.node.inboxes[0].take(&mut events);
+    api.node.partitions.inboxes()[0].take(&mut events);
     assert!(
         matches!(&events[..], [WorkerEvent::To(id, SessionMessage::Disconnect(why))] if id.slot == 1 && why.code == 4001)
     );

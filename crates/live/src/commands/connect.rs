@@ -7,12 +7,13 @@ use serde_json::value::RawValue;
 use steadfast_flow::Permit;
 use uuid::Uuid;
 
-use super::proxied::{BackEnd, nonsense};
+use super::proxied::{ProxyCalls, nonsense};
 use super::subscribe::{Asks, Mode, PreparedSubscription, Subscriber, kind_of};
 use super::{Caller, Refused};
+use crate::admission::GATE_WAIT;
 use crate::answer::AnswerPermit;
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
-use crate::node::{GATE_WAIT, Node};
+use crate::node::{Node, VERSION};
 use crate::options::{SubscribeOptions, bytes_of, info_of};
 use crate::partition::{Place, SessionId, SessionMessage};
 use crate::protocol::Transport;
@@ -103,7 +104,7 @@ impl Login<'_> {
 
     /// An invalid token ends the session. Any client can send one, so the log line is throttled.
     fn invalid_token(&self, why: &str) -> Refused {
-        match self.node.throttles.connection_token.pass(&self.node.env) {
+        match self.node.admission.throttles.connection_token.pass(&self.node.env) {
             Some(more) => tracing::info!(?why, more, "a connection token is invalid"),
             None => tracing::debug!(?why, "a connection token is invalid"),
         }
@@ -112,7 +113,8 @@ impl Login<'_> {
 
     /// Verifies a connection token, and reads its information for other clients.
     fn connect_claims(&self, token: &str, key: &TokenKey) -> Result<(ConnectClaims, Vec<u8>), Refused> {
-        let claims = self.node.verifier.verify::<ConnectClaims>(token, key).map_err(|e| self.refused_token(e))?;
+        let claims =
+            self.node.back_ends.verifier.verify::<ConnectClaims>(token, key).map_err(|e| self.refused_token(e))?;
         // A token with a channel is a subscription token, and does not permit connecting.
         if !claims.channel.is_empty() {
             return Err(self.invalid_token("it has a channel: it is a subscription token"));
@@ -135,8 +137,8 @@ impl Login<'_> {
             if client.insecure && !request.token.is_empty() {
                 return Ok(Admitted::default());
             }
-            if let Some(proxy) = self.node.proxies.of(ProxyEvent::Connect, "")
-                && let Some(reply) = BackEnd(self.node).connect(proxy, identity, request).await?
+            if let Some(proxy) = self.node.back_ends.proxies.of(ProxyEvent::Connect, "")
+                && let Some(reply) = ProxyCalls(self.node).connect(proxy, identity, request).await?
             {
                 let mut subs = reply.subs;
                 for channel in reply.channels {
@@ -177,6 +179,13 @@ impl Login<'_> {
         })
     }
 
+    /// A new public ID of a session.
+    fn new_client(&self) -> Uuid {
+        let env = &self.node.env;
+        let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
+        uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
+    }
+
     pub(super) async fn connect(
         &self,
         connection: ConnectionInfo,
@@ -184,20 +193,18 @@ impl Login<'_> {
         request: ConnectRequest,
     ) -> Result<(), Refused> {
         let session = self.session;
-        let random = (u128::from(self.node.env.random_u64()) << 64) | u128::from(self.node.env.random_u64());
-        let client: Uuid = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        let emulated = self.node.proxies.emulated(&request.headers);
+        let emulated = self.node.back_ends.proxies.emulated(&request.headers);
         // No user yet, but an ID and the headers by which the back end may recognise the client.
-        let mut identity = SessionIdentity::new(client, connection, emulated);
+        let mut identity = SessionIdentity::new(self.new_client(), connection, emulated);
         // The back end and the JWKS endpoint have their own bounds. So connects that need neither
         // proceed while one of them is slow.
         let (mut by_proxy, mut key) = (None, None);
         if request.token.is_empty() {
             by_proxy = Some(self.admit(&identity, &request, None).await?);
-        } else if self.node.verifier.has_keys() || !self.node.rules.config.client.insecure {
-            key = Some(self.node.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
+        } else if self.node.back_ends.verifier.has_keys() || !self.node.rules.config.client.insecure {
+            key = Some(self.node.back_ends.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
         }
-        let _pass = self.node.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let _pass = self.node.admission.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let admitted = match by_proxy {
             Some(admitted) => admitted,
             None => self.admit(&identity, &request, key.as_deref()).await?,
@@ -209,9 +216,11 @@ impl Login<'_> {
         (identity.user, identity.token_channels) = (user, token_channels);
         identity.learn(info, meta);
         let identity = Arc::new(identity);
-        let personal = &self.node.rules.config.client.subscribe_to_user_personal_channel;
+        let options = &self.node.rules.config.client;
+        let personal = &options.subscribe_to_user_personal_channel;
         let alone = personal.enabled && personal.single_connection && source != UserSource::Header;
-        let end = |other| self.node.to(other, SessionMessage::Disconnect(codes::CONNECTION_LIMIT));
+        let end =
+            |other| self.node.partitions.send_to_session(other, SessionMessage::Disconnect(codes::CONNECTION_LIMIT));
         if !self.node.users.enter(session, &identity, alone, end) {
             return Err(Refused::End(codes::CONNECTION_LIMIT));
         }
@@ -220,16 +229,16 @@ impl Login<'_> {
         {
             subs.entry(personal).or_default();
         }
-        if (1..subs.len()).contains(&self.node.rules.config.client.channel_limit) {
+        if (1..subs.len()).contains(&options.channel_limit) {
             self.node.users.exit(session, &identity);
             return Err(Refused::End(codes::CHANNEL_LIMIT));
         }
-        let now_ms = self.node.env.wall_ms();
         // Where the back end extends sessions, the client must not refresh.
-        let ttl = lasts.filter(|_| self.node.proxies.of(ProxyEvent::Refresh, "").is_none());
-        let unidirectional = identity.connection.transport.is_unidirectional();
-        let emulated = matches!(identity.connection.transport, Transport::HttpStream | Transport::Sse);
-        let frame_pings = identity.connection.frame_pings;
+        let ttl = lasts.filter(|_| self.node.back_ends.proxies.of(ProxyEvent::Refresh, "").is_none());
+        let ConnectionInfo { transport, frame_pings, .. } = identity.connection;
+        let unidirectional = transport.is_unidirectional();
+        let emulated = matches!(transport, Transport::HttpStream | Transport::Sse);
+        let now_ms = self.node.env.wall_ms();
         let caller = Caller { node: self.node, session, identity: &identity };
         let made = self.subscribe_all(caller, subs, &request).await;
         let FirstSubscriptions { results, subscribed, permits } =
@@ -237,15 +246,15 @@ impl Login<'_> {
         let result = ConnectResult {
             client: identity.client.to_string(),
             session: identity.connection.session.as_deref().unwrap_or_default().to_owned(),
-            version: self.node.version.clone(),
+            version: VERSION.to_owned(),
             expires: ttl.is_some(),
             ttl: ttl.unwrap_or_default(),
             data,
-            ping: if frame_pings { 0 } else { self.node.rules.config.client.ping_interval.0.as_secs() as u32 },
+            ping: if frame_pings { 0 } else { options.ping_interval.0.as_secs() as u32 },
             // A unidirectional client sends no pongs.
             pong: !unidirectional && !frame_pings,
             node: if emulated { self.node.start.clone() } else { String::new() },
-            time: if self.node.rules.config.client.connect_include_server_time { now_ms as i64 } else { 0 },
+            time: if options.connect_include_server_time { now_ms as i64 } else { 0 },
             subs: results,
         };
         let reply = Box::new(match unidirectional {
@@ -253,7 +262,8 @@ impl Login<'_> {
             false => Reply { id, connect: Some(result), ..Reply::default() },
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
-        self.node.to(session, SessionMessage::Connected { identity, expires_ms, reply, subscribed, permits });
+        let connected = SessionMessage::Connected { identity, expires_ms, reply, subscribed, permits };
+        self.node.partitions.send_to_session(session, connected);
         Ok(())
     }
 
@@ -299,7 +309,10 @@ impl Login<'_> {
                 }
                 Err(refused) => {
                     for place in made.subscribed {
-                        self.node.to(caller.session, SessionMessage::NotSubscribed(place.channel, place.attempt));
+                        self.node.partitions.send_to_session(
+                            caller.session,
+                            SessionMessage::NotSubscribed(place.channel, place.attempt),
+                        );
                     }
                     return Err(refused);
                 }
@@ -333,10 +346,10 @@ impl Login<'_> {
         request: RefreshRequest,
     ) -> Result<(), Refused> {
         // Where the back end extends sessions, the client must not refresh.
-        if request.token.is_empty() || self.node.proxies.of(ProxyEvent::Refresh, "").is_some() {
+        if request.token.is_empty() || self.node.back_ends.proxies.of(ProxyEvent::Refresh, "").is_some() {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        let key = self.node.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?;
+        let key = self.node.back_ends.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?;
         let claims = self.connect_claims(&request.token, &key).map_err(|refused| match refused {
             // After this error the client would give up; after a disconnect it gets another token
             // and reconnects.
@@ -361,7 +374,10 @@ impl Login<'_> {
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
         let renamed = caller.identity.learn(info, claims.meta);
-        self.node.to(caller.session, SessionMessage::Refreshed { expires_ms, renamed, reply: Some(Box::new(reply)) });
+        self.node.partitions.send_to_session(
+            caller.session,
+            SessionMessage::Refreshed { expires_ms, renamed, reply: Some(Box::new(reply)) },
+        );
         Ok(())
     }
 }

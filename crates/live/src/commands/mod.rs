@@ -14,8 +14,9 @@ use steadfast_flow::stages::{self, Stage};
 use steadfast_store::Position;
 use uuid::Uuid;
 
+use crate::channels::Submission;
 use crate::config::Permission;
-use crate::node::{Node, Submission};
+use crate::node::Node;
 use crate::outgoing::drop_unencodable;
 use crate::partition::{CommandSource, Hub, QueuedCommand, SessionId, SessionMessage, SubscriptionKind};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -23,7 +24,7 @@ use crate::protocol::message::{ChannelRequest, Command, Empty, PresenceResult, P
 use crate::proxy::ProxyEvent;
 use crate::session::{ConnectionInfo, SessionIdentity};
 use connect::Login;
-use proxied::BackEnd;
+use proxied::ProxyCalls;
 pub(crate) use subscribe::Subscriber;
 
 /// Why a command fails.
@@ -58,13 +59,15 @@ impl NodeHub {
     /// disk read.
     fn is_quick(&self, command: &Command) -> bool {
         if let Some(connect) = &command.connect {
-            connect.token.is_empty() && connect.subs.is_empty() && self.0.proxies.of(ProxyEvent::Connect, "").is_none()
+            connect.token.is_empty()
+                && connect.subs.is_empty()
+                && self.0.back_ends.proxies.of(ProxyEvent::Connect, "").is_none()
         } else if let Some(subscribe) = &command.subscribe {
             subscribe.token.is_empty()
-                && self.0.is_in_use(&subscribe.channel)
+                && self.0.channels.is_in_use(&subscribe.channel)
                 && self.0.rules.decides(&subscribe.channel)
         } else if let Some(publish) = &command.publish {
-            self.0.is_in_use(&publish.channel) && self.0.rules.decides(&publish.channel)
+            self.0.channels.is_in_use(&publish.channel) && self.0.rules.decides(&publish.channel)
         } else {
             command.unsubscribe.is_some() || command.ping.is_some()
         }
@@ -84,7 +87,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(node) = &self.0 {
-            node.to(self.1, SessionMessage::Disconnect(codes::SERVER_ERROR));
+            node.partitions.send_to_session(self.1, SessionMessage::Disconnect(codes::SERVER_ERROR));
         }
     }
 }
@@ -93,7 +96,7 @@ impl Hub for NodeHub {
     fn carry_out(&self, session: SessionId, source: CommandSource, commands: Vec<QueuedCommand>) {
         let node = self.0.clone();
         let quick = commands.iter().all(|queued| self.is_quick(&queued.command));
-        let (mut operation, stages) = ("-", self.0.slow_commands.begin(Stage::Other));
+        let (mut operation, stages) = ("-", self.0.admission.slow_commands.begin(Stage::Other));
         if let Some(stages) = &stages {
             // Several commands at a time are publications; the log names the channel of the first.
             for queued in &commands {
@@ -106,9 +109,9 @@ impl Hub for NodeHub {
         let mut task = Box::pin(async move {
             stages::measured(stages.clone(), CommandRun { node: &node, session }.carry_out(source, commands)).await;
             if let Some(stages) = &stages {
-                node.slow_commands.end(stages, &Ended { operation, ..Ended::default() });
+                node.admission.slow_commands.end(stages, &Ended { operation, ..Ended::default() });
             }
-            node.to(session, SessionMessage::Ready);
+            node.partitions.send_to_session(session, SessionMessage::Ready);
         });
         // Most commands complete without waiting: on the worker's thread they need neither a task
         // nor a thread switch.
@@ -119,21 +122,21 @@ impl Hub for NodeHub {
 
     fn refresh(&self, session: SessionId, identity: Arc<SessionIdentity>) {
         let node = self.0.clone();
-        self.spawn_of(session, "live refresh", async move { BackEnd(&node).refresh(session, &identity).await });
+        self.spawn_of(session, "live refresh", async move { ProxyCalls(&node).refresh(session, &identity).await });
     }
 
     fn sub_refresh(&self, session: SessionId, identity: Arc<SessionIdentity>, channel: Arc<str>) {
         let node = self.0.clone();
-        let task = async move { BackEnd(&node).sub_refresh(session, &identity, channel).await };
+        let task = async move { ProxyCalls(&node).sub_refresh(session, &identity, channel).await };
         self.spawn_of(session, "live refresh", task);
     }
 
     fn on_subscribed(&self, identity: &Arc<SessionIdentity>, channel: &Arc<str>, kind: &SubscriptionKind) {
-        self.0.on_subscribed(identity, channel, kind);
+        self.0.members.on_subscribed(identity, channel, kind);
     }
 
     fn set_presence(&self, identity: &Arc<SessionIdentity>, channel: &Arc<str>, kind: &SubscriptionKind) {
-        self.0.set_presence(identity, channel, kind);
+        self.0.members.set_presence(identity, channel, kind);
     }
 
     fn on_unsubscribed(
@@ -143,7 +146,7 @@ impl Hub for NodeHub {
         channel: &Arc<str>,
         kind: &SubscriptionKind,
     ) {
-        self.0.on_unsubscribed(session, identity, channel, kind);
+        self.0.members.on_unsubscribed(session, identity, channel, kind);
     }
 
     fn on_disconnected(&self, session: SessionId, identity: Option<&Arc<SessionIdentity>>) {
@@ -157,15 +160,15 @@ impl Hub for NodeHub {
     }
 
     fn now_ms(&self) -> u64 {
-        self.0.now_ms()
+        self.0.env.now_ms()
     }
 
     fn delivered(&self) {
-        self.0.delivered();
+        self.0.partitions.delivered();
     }
 
     fn tick(&self) {
-        self.0.forget_answers();
+        self.0.channels.forget_answers();
     }
 }
 
@@ -202,7 +205,7 @@ impl Caller<'_> {
         } else if let Some(ChannelRequest { channel }) = command.unsubscribe {
             reply.unsubscribe = Some(Empty {});
             let message = SessionMessage::Unsubscribed(channel.into(), Some(Box::new(reply)));
-            node.to(self.session, message);
+            node.partitions.send_to_session(self.session, message);
             return Ok(());
         } else if let Some(request) = command.refresh {
             return Login { node, session: self.session }.refresh(self, reply, request).await;
@@ -212,34 +215,38 @@ impl Caller<'_> {
             let options = node.rules.named(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), subscribed)?;
             let limit = node.rules.config.client.history_max_publication_limit.max(10_000);
-            let (presence, permit) = node.clients_of(&channel, limit, self.address()).await?;
+            let (presence, permit) = node.members.clients_of(&channel, limit, self.address()).await?;
             reply.presence = Some(PresenceResult { presence });
-            node.to(self.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
+            node.partitions
+                .send_to_session(self.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
             return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
             let options = node.rules.named(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), subscribed)?;
-            reply.presence_stats = Some(node.client_counts(&channel).await?);
+            reply.presence_stats = Some(node.members.counts(&channel).await?);
         } else if let Some(request) = command.history {
             let options = node.rules.named(&request.channel)?;
             self.may_ask(options.has_history(), options.history_permission(), subscribed)?;
             let most = node.rules.config.client.history_max_publication_limit;
-            let mut page = node.history(&request, most, self.address()).await?;
+            let mut page = node.histories.page(&request, most, self.address()).await?;
             drop_unencodable(self.identity.connection.encoding, &mut page.result.publications);
             reply.history = Some(page.result);
-            node.to(self.session, SessionMessage::Answer(Box::new(reply), page.permit.into_iter().collect()));
+            node.partitions.send_to_session(
+                self.session,
+                SessionMessage::Answer(Box::new(reply), page.permit.into_iter().collect()),
+            );
             return Ok(());
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
         } else if let Some(request) = command.rpc {
-            reply.rpc = Some(BackEnd(node).rpc(self.identity, &request).await?);
+            reply.rpc = Some(ProxyCalls(node).rpc(self.identity, &request).await?);
         } else if command.send.is_some() {
             // The client expects no reply, so it could not know of an error.
             return Err(Refused::End(codes::DISCONNECT_NOT_AVAILABLE));
         } else {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        node.to(self.session, SessionMessage::Reply(Box::new(reply)));
+        node.partitions.send_to_session(self.session, SessionMessage::Reply(Box::new(reply)));
         Ok(())
     }
 
@@ -251,9 +258,10 @@ impl Caller<'_> {
         let node = self.node;
         let options = node.rules.named(&request.channel)?;
         let (data, skip_history, proxied) = match options.publish_proxy_enabled {
-            true => {
-                BackEnd(node).publish(self.identity, options, &request).await.map(|(data, skip)| (data, skip, true))?
-            }
+            true => ProxyCalls(node)
+                .publish(self.identity, options, &request)
+                .await
+                .map(|(data, skip)| (data, skip, true))?,
             false => (request.data, false, false),
         };
         if !proxied && !node.rules.is_granted(options.publish_permission(), &self.identity.user, subscribed) {
@@ -263,7 +271,7 @@ impl Caller<'_> {
         let info = Some(self.identity.client_info(&[]));
         let publication = Publication { data, info, ..Publication::default() };
         let wanted = Submission { skip_history, leaves_percent: node.publish_reserve, ..Submission::default() };
-        Ok(node.submit(&request.channel, &publication.into(), wanted).await?.committed())
+        Ok(node.publisher.submit(&request.channel, &publication.into(), wanted).await?.committed())
     }
 }
 
@@ -278,14 +286,14 @@ impl CommandRun<'_> {
     fn refuse(self, id: u32, refused: Refused) {
         match refused {
             Refused::Error(error) => {
-                self.node.refusals.count(error.code);
+                self.node.admission.refusals.count(error.code);
                 stages::note(|stages| stages.set_outcome(error.code));
                 let reply = Reply { id, error: Some(error.into()), ..Reply::default() };
-                self.node.to(self.session, SessionMessage::Reply(Box::new(reply)));
+                self.node.partitions.send_to_session(self.session, SessionMessage::Reply(Box::new(reply)));
             }
             Refused::End(why) => {
                 stages::note(|stages| stages.set_outcome(why.code.into()));
-                self.node.to(self.session, SessionMessage::Disconnect(why));
+                self.node.partitions.send_to_session(self.session, SessionMessage::Disconnect(why));
             }
         }
     }
@@ -301,7 +309,7 @@ impl CommandRun<'_> {
         if let Err(refused) = login.connect(connection, id, connect).await {
             let refused = match refused {
                 Refused::Error(error) if unidirectional => {
-                    self.node.refusals.count(error.code);
+                    self.node.admission.refusals.count(error.code);
                     Refused::End(connect::end_of(&error))
                 }
                 refused => refused,
@@ -338,7 +346,7 @@ impl CommandRun<'_> {
             match answer {
                 Ok(_) => {
                     let reply = Reply { id, publish: Some(Empty {}), ..Reply::default() };
-                    self.node.to(self.session, SessionMessage::Reply(Box::new(reply)));
+                    self.node.partitions.send_to_session(self.session, SessionMessage::Reply(Box::new(reply)));
                 }
                 Err(error) => self.refuse(id, error.into()),
             }

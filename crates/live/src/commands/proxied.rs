@@ -47,9 +47,9 @@ pub(super) fn nonsense(error: &ClientError) -> Refused {
 }
 
 /// The back end, which decides what a node does not.
-pub(super) struct BackEnd<'a>(pub(super) &'a Node);
+pub(super) struct ProxyCalls<'a>(pub(super) &'a Node);
 
-impl BackEnd<'_> {
+impl ProxyCalls<'_> {
     /// Asks the back end who connects without a token; `None` if it does not answer that.
     pub(super) async fn connect(
         &self,
@@ -73,8 +73,12 @@ impl BackEnd<'_> {
         options: &NamespaceOptions,
         request: &SubscribeRequest,
     ) -> Result<SubscribeOptions, Refused> {
-        let proxy =
-            self.0.proxies.of(ProxyEvent::Subscribe, &options.subscribe_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
+        let proxy = self
+            .0
+            .back_ends
+            .proxies
+            .of(ProxyEvent::Subscribe, &options.subscribe_proxy_name)
+            .ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { channel: &request.channel, ..ProxyRequest::about(identity, &proxy.config) };
         let reply = result_of(proxy.ask::<SubscribeOptions>(identity, &ask.with(&request.data)?).await?)?;
         let reply = reply.unwrap_or_default();
@@ -90,7 +94,12 @@ impl BackEnd<'_> {
         options: &NamespaceOptions,
         request: &PublishRequest,
     ) -> Result<(Vec<u8>, bool), Refused> {
-        let proxy = self.0.proxies.of(ProxyEvent::Publish, &options.publish_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
+        let proxy = self
+            .0
+            .back_ends
+            .proxies
+            .of(ProxyEvent::Publish, &options.publish_proxy_name)
+            .ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { channel: &request.channel, ..ProxyRequest::about(identity, &proxy.config) };
         let reply =
             result_of(proxy.ask::<PublishReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
@@ -104,11 +113,12 @@ impl BackEnd<'_> {
         if ping.enabled && request.method == ping.method {
             return Ok(RpcResult::default());
         }
-        if !self.0.proxies.has(ProxyEvent::Rpc) {
+        if !self.0.back_ends.proxies.has(ProxyEvent::Rpc) {
             return Err(if ping.enabled { codes::METHOD_NOT_FOUND } else { codes::NOT_AVAILABLE }.into());
         }
         let namespace = self.0.rules.config.rpc.namespace_of(&request.method).ok_or(codes::METHOD_NOT_FOUND)?;
-        let proxy = self.0.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);
+        let proxy =
+            self.0.back_ends.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name).filter(|_| namespace.proxy_enabled);
         let proxy = proxy.ok_or(codes::NOT_AVAILABLE)?;
         let ask = ProxyRequest { method: &request.method, ..ProxyRequest::about(identity, &proxy.config) };
         let reply = result_of(proxy.ask::<RpcReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
@@ -118,7 +128,7 @@ impl BackEnd<'_> {
 
     /// Asks the back end whether to extend an expired session.
     pub(super) async fn refresh(&self, session: SessionId, identity: &SessionIdentity) {
-        let Some(proxy) = self.0.proxies.of(ProxyEvent::Refresh, "") else { return };
+        let Some(proxy) = self.0.back_ends.proxies.of(ProxyEvent::Refresh, "") else { return };
         let message = match self.lasts(proxy, identity, "").await {
             // As in Centrifugo, only a subscription lasts without limit if the reply has no expiry.
             Ok(Lasts { expires_ms: Some(expires_ms), info, meta }) => {
@@ -127,20 +137,20 @@ impl BackEnd<'_> {
             }
             Ok(Lasts { expires_ms: None, .. }) | Err(()) => SessionMessage::Disconnect(codes::SESSION_EXPIRED),
         };
-        self.0.to(session, message);
+        self.0.partitions.send_to_session(session, message);
     }
 
     /// Asks the back end whether to extend an expired subscription.
     pub(super) async fn sub_refresh(&self, session: SessionId, identity: &SessionIdentity, channel: Arc<str>) {
         let name = self.0.rules.config.namespace_of(&channel).map(|options| options.sub_refresh_proxy_name.as_str());
-        let Some(proxy) = self.0.proxies.of(ProxyEvent::SubRefresh, name.unwrap_or_default()) else { return };
+        let Some(proxy) = self.0.back_ends.proxies.of(ProxyEvent::SubRefresh, name.unwrap_or_default()) else { return };
         let message = match self.lasts(proxy, identity, &channel).await {
             Ok(Lasts { expires_ms, info, .. }) => {
                 SessionMessage::SubRefreshed { channel, expires_ms, info, reply: None }
             }
             Err(()) => SessionMessage::unsubscribed(channel, codes::UNSUBSCRIBED_EXPIRED),
         };
-        self.0.to(session, message);
+        self.0.partitions.send_to_session(session, message);
     }
 
     /// Asks the back end for a new expiry; an error if the session or subscription must end.

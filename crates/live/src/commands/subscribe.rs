@@ -6,13 +6,15 @@ use steadfast_cluster::Channel;
 use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
-use super::proxied::BackEnd;
+use super::proxied::ProxyCalls;
 use super::{Caller, Refused};
+use crate::admission::GATE_WAIT;
 use crate::answer::{AnswerKey, AnswerPermit, SubscribeAnswer};
 use crate::auth::{SubscribeClaims, TokenError, ttl, ttl_until};
+use crate::channels::{bytes_of, refusal};
 use crate::config::NamespaceOptions;
 use crate::filter;
-use crate::node::{GATE_WAIT, Node, bytes_of, refusal};
+use crate::node::Node;
 use crate::options::{SubscribeOptions, Wanted};
 use crate::outgoing::{Form, drop_unencodable, from_stored, in_form};
 use crate::partition::{Place, SessionId, SessionMessage, SubscribeOutcome, SubscriptionKind};
@@ -82,7 +84,7 @@ impl<'a> Subscriber<'a> {
             && !is_private
             && self.0.node.rules.users_of(options, &request.channel, user).is_none()
         {
-            let terms = BackEnd(self.0.node).subscribe(self.0.identity, options, request).await?;
+            let terms = ProxyCalls(self.0.node).subscribe(self.0.identity, options, request).await?;
             let (info, data) = (terms.info()?, terms.data()?);
             let now_ms = self.0.node.env.wall_ms();
             let lasts = match terms.expires_ms() {
@@ -98,7 +100,7 @@ impl<'a> Subscriber<'a> {
 
     async fn subscribe_token(self, channel: &str, token: &str) -> Result<SubscribeGrant, Refused> {
         let invalid = |why: &str| {
-            match self.0.node.throttles.subscription_token.pass(&self.0.node.env) {
+            match self.0.node.admission.throttles.subscription_token.pass(&self.0.node.env) {
                 Some(more) => {
                     tracing::info!(?why, channel = ?steadfast_flow::shortened(channel), more, "a subscription token is invalid")
                 }
@@ -107,7 +109,7 @@ impl<'a> Subscriber<'a> {
             codes::PERMISSION_DENIED
         };
         let refused = |e: TokenError| e.for_client().unwrap_or_else(|why| invalid(&why));
-        let verifier = self.0.node.subscription_verifier.as_ref().unwrap_or(&self.0.node.verifier);
+        let verifier = self.0.node.back_ends.subscription_verifier();
         let key = verifier.key_of(token).await.map_err(refused)?;
         let claims = verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
         if claims.channel != channel || claims.sub != self.0.identity.user {
@@ -175,7 +177,10 @@ impl<'a> Subscriber<'a> {
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
             answer = Arc::new(SubscribeAnswer::holding(result, answer.permit.clone()));
         }
-        self.0.node.to(self.0.session, SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
+        self.0
+            .node
+            .partitions
+            .send_to_session(self.0.session, SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
         Ok(())
     }
 
@@ -217,7 +222,7 @@ impl<'a> Subscriber<'a> {
         let permits = answer.permit.iter().cloned().collect();
         let outcome =
             SubscribeOutcome::Push { push: Box::new(push), missed: result.publications.clone(), permits, done };
-        self.0.node.to(self.0.session, SessionMessage::Subscribed(place, outcome));
+        self.0.node.partitions.send_to_session(self.0.session, SessionMessage::Subscribed(place, outcome));
         // A session that has ended sends no result.
         made.await.unwrap_or(Ok(()))
     }
@@ -231,22 +236,22 @@ impl<'a> Subscriber<'a> {
         mode: Mode,
     ) -> Result<PreparedSubscription, Refused> {
         let (recoverable, positioned, delta) = (kind.recoverable, kind.positioned, kind.delta);
-        let _pass = self.0.node.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let _pass = self.0.node.admission.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         if kind.presence || kind.announced {
             let bytes = self.0.identity.facts.read().info.len() + kind.info.len();
-            self.0.node.homes.check_join(&request.channel, bytes).map_err(refusal)?;
+            self.0.node.members.check_join(&request.channel, bytes)?;
         }
-        let channel = self.0.node.join(self.0.session, &request.channel, options)?;
+        let channel = self.0.node.channels.join(self.0.session, &request.channel, options)?;
         // The order matters: the session keeps publications from here on, and the store has those
         // from before.
-        let attempt = self.0.node.next_attempt();
+        let attempt = self.0.node.channels.next_attempt();
         let subscribing = SessionMessage::Subscribing {
             channel: channel.clone(),
             attempt,
             kind: Box::new(kind),
             from_server: mode.from_server,
         };
-        self.0.node.to(self.0.session, subscribing);
+        self.0.node.partitions.send_to_session(self.0.session, subscribing);
         let cached = options.auto_cache_recover && options.force_recovery_mode == "cache";
         request.recover |= recoverable && cached && !mode.from_server;
         let was_recovering = request.recover;
@@ -255,7 +260,7 @@ impl<'a> Subscriber<'a> {
         match outcome {
             Ok((position, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, position }, answer }),
             Err(refused) => {
-                self.0.node.to(self.0.session, SessionMessage::NotSubscribed(channel, attempt));
+                self.0.node.partitions.send_to_session(self.0.session, SessionMessage::NotSubscribed(channel, attempt));
                 Err(refused)
             }
         }
@@ -271,10 +276,10 @@ impl<'a> Subscriber<'a> {
         own_copy: bool,
     ) -> Result<(Position, Arc<SubscribeAnswer>), Refused> {
         if !options.has_history() {
-            self.0.node.watched(channel).await?;
+            self.0.node.channels.watched(channel).await?;
             return Ok((Position::default(), Arc::new(SubscribeAnswer::new(result))));
         }
-        let home = self.0.node.channel(channel)?;
+        let home = self.0.node.channels.channel(channel)?;
         let mut position = home.position().await.map_err(refusal)?;
         let recovers = result.recoverable && request.recover;
         let mut key = AnswerKey {
@@ -288,14 +293,19 @@ impl<'a> Subscriber<'a> {
         // Sessions may have different filters, so a filtered answer is not shared. Nor is that of a
         // client whose recovery is not allowed: its key is that of a client without recovery.
         let shared = request.tf.is_none() && recovers == request.recover;
-        if shared && let Some(answer) = self.0.node.answer(channel, &key) {
+        if shared && let Some(answer) = self.0.node.channels.answer(channel, &key) {
             if !own_copy || answer.permit.is_none() {
                 return Ok((position, answer));
             }
             // A copy takes the same memory again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
-            let permit =
-                self.0.node.answer_permit(bytes).and_then(|permit| self.0.node.permit_of(permit, self.0.address()));
+            let permit = self
+                .0
+                .node
+                .admission
+                .answers
+                .acquire(bytes)
+                .and_then(|permit| self.0.node.admission.answers.assign(permit, self.0.address()));
             if let Some(permit) = permit {
                 let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(permit)));
                 return Ok((position, Arc::new(copy)));
@@ -321,7 +331,7 @@ impl<'a> Subscriber<'a> {
         let answer = Arc::new(SubscribeAnswer::holding(result, permit));
         if shared {
             key.top = position;
-            self.0.node.keep_answer(channel, key, &answer);
+            self.0.node.channels.keep_answer(channel, key, &answer);
         }
         Ok((position, answer))
     }
@@ -346,7 +356,7 @@ impl<'a> Subscriber<'a> {
             HistoryQuery { since: Some(since), limit, reverse: false }
         };
         // Without a permit the client gets no missed publications, and `recovered` is false.
-        let (history, permit) = match self.0.node.read(channel, query, self.0.address()).await? {
+        let (history, permit) = match self.0.node.histories.read(channel, query, self.0.address()).await? {
             Some(read) => read,
             None => (History { publications: Vec::new(), position: top, complete: false }, None),
         };
@@ -404,10 +414,11 @@ impl<'a> Subscriber<'a> {
             // with another token.
             Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED || error == codes::EXPIRED => {
                 reply.sub_refresh = Some(Expiry::default());
-                self.0.node.to(self.0.session, SessionMessage::Reply(Box::new(reply)));
-                self.0
-                    .node
-                    .to(self.0.session, SessionMessage::unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
+                self.0.node.partitions.send_to_session(self.0.session, SessionMessage::Reply(Box::new(reply)));
+                self.0.node.partitions.send_to_session(
+                    self.0.session,
+                    SessionMessage::unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED),
+                );
                 return Ok(());
             }
             grant => grant?,
@@ -415,7 +426,10 @@ impl<'a> Subscriber<'a> {
         reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
         let expires_ms = lasts.map(|seconds| self.0.node.env.wall_ms() + u64::from(seconds) * 1000);
         let (channel, reply) = (channel.into(), Some(Box::new(reply)));
-        self.0.node.to(self.0.session, SessionMessage::SubRefreshed { channel, expires_ms, info, reply });
+        self.0
+            .node
+            .partitions
+            .send_to_session(self.0.session, SessionMessage::SubRefreshed { channel, expires_ms, info, reply });
         Ok(())
     }
 }

@@ -22,8 +22,8 @@ mod rights;
 mod tokens;
 mod wire;
 
+use crate::admission::{GATE_WAIT, Limits};
 use crate::answer::AnswerPermit;
-use crate::node::{GATE_WAIT, Limits};
 use crate::partition::{self};
 use crate::protocol::message::{ConnectRequest, HistoryRequest, SubscribeRequest};
 use crate::protocol::{Encoding, Transport, epoch_text};
@@ -147,48 +147,48 @@ async fn at_the_bound<F: Future<Output = Result<(), Refused>>>(gate: &Gate, comm
 #[tokio::test]
 async fn connects_above_their_bound_get_error_111() {
     let node = node().await;
-    at_the_bound(&node.connects, || connect(&node, "")).await;
+    at_the_bound(&node.admission.connects, || connect(&node, "")).await;
     // A command that is refused behind the gate releases its permit: try more of them than there
     // are permits.
     let forged = "eyJhbGciOiJIUzI1NiJ9.e30.AAAA";
     for _ in 0..5 {
         assert_eq!(code(connect(&node, forged).await), -3500);
     }
-    assert!(empty(&node.connects.status()));
+    assert!(empty(&node.admission.connects.status()));
     // The permit is held to the end, here until the subscription from the token is made.
     let key = EncodingKey::from_secret(b"s");
     let token =
         encode(&Header::default(), &serde_json::json!({"sub": "ann", "channels": ["c"]}), &key).expect("signed");
-    let held = both_places(&node.subscribes).await;
+    let held = both_places(&node.admission.subscribes).await;
     let mut waits = pin!(connect(&node, &token));
     assert!(poll!(&mut waits).is_pending());
-    assert_eq!(node.connects.status().used, 1);
+    assert_eq!(node.admission.connects.status().used, 1);
     drop(held);
     assert_eq!(code(waits.await), 0);
-    assert!(empty(&node.connects.status()) && empty(&node.subscribes.status()));
+    assert!(empty(&node.admission.connects.status()) && empty(&node.admission.subscribes.status()));
 }
 
 #[tokio::test]
 async fn subscribes_above_their_bound_get_error_111() {
     let node = node().await;
-    at_the_bound(&node.subscribes, || subscribe(&node, SubscribeRequest::default())).await;
+    at_the_bound(&node.admission.subscribes, || subscribe(&node, SubscribeRequest::default())).await;
     // The epoch never existed, and the client rejects a gap.
     let lost =
         || SubscribeRequest { recover: true, epoch: "1".into(), offset: 7, flag: 2, ..SubscribeRequest::default() };
     for _ in 0..5 {
         assert_eq!(code(subscribe(&node, lost()).await), 112);
     }
-    assert!(empty(&node.subscribes.status()) && empty(&node.reads.status()));
+    assert!(empty(&node.admission.subscribes.status()) && empty(&node.admission.reads.status()));
     // A recovery also waits at the gate of reads, and holds a subscribe permit meanwhile.
     let again = || SubscribeRequest { recover: true, epoch: "2".into(), offset: 7, ..SubscribeRequest::default() };
-    at_the_bound(&node.reads, || subscribe(&node, again())).await;
-    let held = both_places(&node.reads).await;
+    at_the_bound(&node.admission.reads, || subscribe(&node, again())).await;
+    let held = both_places(&node.admission.reads).await;
     let mut waits = pin!(subscribe(&node, again()));
     assert!(poll!(&mut waits).is_pending());
-    assert_eq!(node.subscribes.status().used, 1);
+    assert_eq!(node.admission.subscribes.status().used, 1);
     drop(held);
     assert_eq!(code(waits.await), 0);
-    assert!(empty(&node.subscribes.status()));
+    assert!(empty(&node.admission.subscribes.status()));
 }
 
 #[tokio::test]
@@ -227,7 +227,7 @@ async fn subscription_tokens_have_their_own_keys_if_configured() {
 async fn subscribed(node: &Node, request: SubscribeRequest) -> Arc<crate::answer::SubscribeAnswer> {
     assert_eq!(code(subscribe(node, request).await), 0);
     let mut events = Vec::new();
-    node.inboxes[0].take(&mut events);
+    node.partitions.inboxes()[0].take(&mut events);
     let found = events.into_iter().find_map(|event| match event {
         partition::WorkerEvent::To(
             _,
@@ -246,7 +246,7 @@ async fn a_recovery_without_an_epoch_is_one_of_any_epoch() {
     for n in 0..3 {
         let tags = [("a".to_owned(), n.to_string())].into_iter().collect();
         let publication = Publication { data: b"1".to_vec(), tags, ..Publication::default() };
-        node.publish("c", publication, Submission::default()).await.expect("published");
+        node.publisher.publish("c", publication, Submission::default()).await.expect("published");
     }
     let recover = |epoch: &str, offset, tf| SubscribeRequest {
         recover: true,
@@ -276,9 +276,9 @@ async fn a_recovery_larger_than_an_answer_fails() {
     let publication =
         || Publication { data: format!("\"{}\"", "x".repeat(3000)).into_bytes(), ..Publication::default() };
     for _ in 0..5 {
-        node.publish("c", publication(), Submission::default()).await.expect("published");
+        node.publisher.publish("c", publication(), Submission::default()).await.expect("published");
     }
-    let epoch = epoch_text(node.channel("c").expect("a channel").position().await.expect("there").epoch);
+    let epoch = epoch_text(node.channels.channel("c").expect("a channel").position().await.expect("there").epoch);
     for (offset, recovered) in [(0, false), (1, true), (4, true), (5, true)] {
         let request = SubscribeRequest { recover: true, epoch: epoch.clone(), offset, ..SubscribeRequest::default() };
         let answer = subscribed(&node, request).await;

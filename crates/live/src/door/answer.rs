@@ -130,7 +130,7 @@ impl LiveDoor {
         let protobuf = transport == Transport::HttpStream
             && request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/octet-stream");
         let max = self.node.rules.config.websocket.message_size_limit;
-        let headers = self.node.proxies.kept(request.headers());
+        let headers = self.node.back_ends.proxies.kept(request.headers());
         let first = match *request.method() {
             Method::GET if events => match parameter(request.uri().query().unwrap_or_default(), "cf_connect=") {
                 Some(connect) => connect,
@@ -234,7 +234,7 @@ impl LiveDoor {
     fn forbidden(&self, origin: Option<&HeaderValue>) -> Answer {
         let origin = origin.map(|origin| String::from_utf8_lossy(origin.as_bytes()));
         let origin = origin.as_deref().map(shortened);
-        match self.node.throttles.origin.pass(&self.node.env) {
+        match self.node.admission.throttles.origin.pass(&self.node.env) {
             Some(more) => {
                 tracing::info!(?origin, more, "refused: the origin is not in client.allowed_origins");
             }

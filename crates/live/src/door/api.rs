@@ -36,8 +36,10 @@ impl LiveDoor {
         let node = &self.node;
         // A request without a length takes a permit for the maximum.
         let declared = body.size_hint().exact().map_or(API_BYTES_MAX, |len| len.min(API_BYTES_MAX as u64) as usize);
-        let Ok(_turn) = node.api_requests.enter(API_WAIT).await else { return Ok(Err(codes::TOO_MANY_REQUESTS)) };
-        let Ok(mut permit) = node.api_bytes.acquire(declared as u64, API_WAIT).await else {
+        let Ok(_turn) = node.admission.api.requests.enter(API_WAIT).await else {
+            return Ok(Err(codes::TOO_MANY_REQUESTS));
+        };
+        let Ok(mut permit) = node.admission.api.bytes.acquire(declared as u64, API_WAIT).await else {
             return Ok(Err(codes::TOO_MANY_REQUESTS));
         };
         let body = self.body(body, API_BYTES_MAX).await?;
@@ -85,7 +87,7 @@ impl LiveDoor {
         let answer = match refused {
             Some(error) => Err(error),
             None => {
-                let slow = &self.node.slow_calls;
+                let slow = &self.node.admission.slow_calls;
                 let stages = slow.begin(Stage::Other);
                 let carried = stages::measured(stages.clone(), self.carry_out(method, &terms, body)).await;
                 if let Some(stages) = &stages {

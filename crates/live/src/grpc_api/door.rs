@@ -24,13 +24,14 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
 use super::message;
+use crate::admission::GATE_WAIT;
 use crate::answer::held;
 use crate::api::ERROR_MODE;
 use crate::api::{Api, BATCH_MAX, ParsedCommand, Terms, durability};
 use crate::door::{DoorOptions, LiveDoor, same};
 use crate::gateway::Stalling;
 use crate::grpc::{Raw, put_field};
-use crate::node::{GATE_WAIT, Node};
+use crate::node::Node;
 use crate::protocol::codes::{self, ClientError};
 
 const SERVICE: &str = "/centrifugal.centrifugo.api.CentrifugoApi/";
@@ -169,7 +170,7 @@ impl GrpcDoor {
         let Some(method) = request.uri().path().strip_prefix(SERVICE).map(str::to_owned) else {
             return Status::unimplemented("the only service is centrifugal.centrifugo.api.CentrifugoApi").into_http();
         };
-        let slow = &self.node.slow_calls;
+        let slow = &self.node.admission.slow_calls;
         let stages = slow.begin(Stage::Other);
         let response = stages::measured(stages.clone(), self.carry_out(method.clone(), request)).await;
         if let Some(stages) = &stages {
@@ -180,7 +181,7 @@ impl GrpcDoor {
 
     /// Reads a call and carries it out.
     async fn carry_out(&self, method: String, request: Request<Incoming>) -> Response<Body> {
-        let Ok(_pass) = self.node.grpc_calls.enter(GATE_WAIT).await else {
+        let Ok(_pass) = self.node.admission.api.grpc_calls.enter(GATE_WAIT).await else {
             stages::note(|stages| stages.set_outcome(codes::TOO_MANY_REQUESTS.code));
             return Status::resource_exhausted("too many calls are in flight").into_http();
         };

@@ -6,6 +6,7 @@
 //! of its own because its senders are bounded: publications by the backlog budget, other events by
 //! the number of sessions and of the commands that each may have in flight.
 
+mod partitions;
 mod session;
 mod subscriptions;
 mod worker;
@@ -27,6 +28,9 @@ use crate::protocol::codes::{ClientError, Disconnected};
 use crate::protocol::message::{Command, FilterNode, Publication, Push, Reply, Unsubscribe};
 use crate::session::{ConnectionInfo, SessionIdentity};
 
+#[cfg(test)]
+pub(crate) use partitions::BACKLOG_BYTES_MAX;
+pub(crate) use partitions::Partitions;
 pub use worker::start;
 
 /// The identity of a session for its lifetime.

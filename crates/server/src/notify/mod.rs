@@ -379,7 +379,7 @@ impl Forwarder {
                 let later =
                     |e: steadfast_live::protocol::codes::ClientError| PublishFailure::Later(e.message.into_owned());
                 let wanted = Submission { priority: Priority::Delete, ..Submission::default() };
-                let answer = node.submit(channel, &publication.into(), wanted).await.map_err(later)?;
+                let answer = node.publisher().submit(channel, &publication.into(), wanted).await.map_err(later)?;
                 Ok(Box::pin(async move { answer.committed().await.map(drop).map_err(later) }))
             }
             To::Webhook(name) => {

@@ -24,7 +24,7 @@ impl Default for Spare {
 impl Spare {
     /// The free share of the disk, in percent, at most half a second old.
     pub(crate) fn percent(&self, env: &Env, log: &Log) -> u8 {
-        let now_ms = u64::try_from(env.now().as_millis()).unwrap_or(u64::MAX);
+        let now_ms = env.now_ms();
         let again_ms = self.again_ms.load(Relaxed);
         let mine =
             now_ms >= again_ms && self.again_ms.compare_exchange(again_ms, now_ms + HOLDS_MS, Relaxed, Relaxed).is_ok();

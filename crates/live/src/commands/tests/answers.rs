@@ -17,7 +17,7 @@ async fn filled() -> Arc<Node> {
     for _ in 0..3 {
         let data = format!("\"{}\"", "x".repeat(3000)).into_bytes();
         let publication = Publication { data, ..Publication::default() };
-        node.publish("c", publication, Submission::default()).await.expect("published");
+        node.publisher.publish("c", publication, Submission::default()).await.expect("published");
     }
     node
 }
@@ -34,7 +34,7 @@ fn recovering() -> SubscribeRequest {
 async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
     let mut permits = Vec::new();
     for _ in 0..2 {
-        let page = node.history(&all(), 300, None).await.expect("within the budget");
+        let page = node.histories.page(&all(), 300, None).await.expect("within the budget");
         assert_eq!(page.result.publications.len(), 3);
         permits.push(page.permit);
     }
@@ -68,7 +68,7 @@ fn assert_not_recovered(result: &SubscribeResult) {
 async fn a_history_beyond_the_budget_gets_error_111_at_once() {
     let node = filled().await;
     let mut permits = exhaust(&node).await;
-    assert!((18_000..20_000).contains(&node.answers.budget().status().used), "{:?}", node.answers.budget().status());
+    assert!((18_000..20_000).contains(&node.admission.answers.status().used), "{:?}", node.admission.answers.status());
     assert_eq!(ask_history(&node), 111);
     // The frame of an answer holds the permit until its last part has been written.
     let frame = held(Bytes::from_static(b"0123456789"), permits.pop().flatten().as_slice());
@@ -77,21 +77,21 @@ async fn a_history_beyond_the_budget_gets_error_111_at_once() {
     assert_eq!(ask_history(&node), 111);
     assert_eq!(&rest[..], b"789");
     drop(rest);
-    assert!(node.history(&all(), 300, None).await.is_ok());
+    assert!(node.histories.page(&all(), 300, None).await.is_ok());
     drop(permits);
-    assert_eq!(node.answers.budget().status().used, 0);
+    assert_eq!(node.admission.answers.status().used, 0);
 }
 
 #[tokio::test]
 async fn one_address_cannot_take_the_memory_of_the_others() {
     let node = filled().await;
     let (one, two): (Arc<str>, Arc<str>) = ("10.0.0.1".into(), "10.0.0.2".into());
-    let page = node.history(&all(), 300, Some(&one)).await.expect("its share");
-    let refused = node.history(&all(), 300, Some(&one)).await.expect_err("more than its share");
+    let page = node.histories.page(&all(), 300, Some(&one)).await.expect("its share");
+    let refused = node.histories.page(&all(), 300, Some(&one)).await.expect_err("more than its share");
     assert_eq!(refused, codes::TOO_MANY_REQUESTS);
-    node.history(&all(), 300, Some(&two)).await.expect("another address");
+    node.histories.page(&all(), 300, Some(&two)).await.expect("another address");
     drop(page);
-    node.history(&all(), 300, Some(&one)).await.expect("it has read its answer");
+    node.histories.page(&all(), 300, Some(&one)).await.expect("it has read its answer");
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_recovery_beyond_the_budget_is_refused_at_once() {
     assert_not_recovered(&subscribed(&node));
     let refused = SubscribeRequest { flag: 2, ..recovering() };
     assert_eq!(code(subscribe(&node, refused).now_or_never().expect("at once")), 112);
-    assert!(empty(&node.subscribes.status()), "{:?}", node.subscribes.status());
+    assert!(empty(&node.admission.subscribes.status()), "{:?}", node.admission.subscribes.status());
     drop(permits);
     messages(&node);
     assert_eq!(code(subscribe(&node, recovering()).await), 0);
@@ -123,14 +123,14 @@ async fn a_connect_that_recovers_beyond_the_budget_is_answered_at_once() {
         0
     );
     assert_not_recovered(&subscribed(&node));
-    assert!(empty(&node.connects.status()) && empty(&node.subscribes.status()));
+    assert!(empty(&node.admission.connects.status()) && empty(&node.admission.subscribes.status()));
 }
 
 #[tokio::test]
 async fn a_client_that_missed_nothing_recovers_beyond_the_budget() {
     let node = filled().await;
     let _permits = exhaust(&node).await;
-    let position = node.channel("c").expect("a channel").position().await.expect("a position");
+    let position = node.channels.channel("c").expect("a channel").position().await.expect("a position");
     let request = SubscribeRequest { epoch: epoch_text(position.epoch), offset: position.offset, ..recovering() };
     assert_eq!(code(subscribe(&node, request).await), 0);
     assert!(subscribed(&node).recovered);
@@ -164,7 +164,7 @@ async fn each_copy_of_an_answer_takes_its_own_permit() {
         assert_eq!(missed.len(), wanted);
         all.push(outcome);
     }
-    assert!((18_000..20_000).contains(&node.answers.budget().status().used), "{:?}", node.answers.budget().status());
+    assert!((18_000..20_000).contains(&node.admission.answers.status().used), "{:?}", node.admission.answers.status());
 }
 
 #[tokio::test]
@@ -202,9 +202,13 @@ async fn an_abandoned_keyed_publication_still_counts() {
         let mut asks = pin!(api.carry_out(ApiCommand::Publish("c".into(), publish), &terms));
         assert!(poll!(&mut asks).is_pending());
     }
-    assert!(node.keyed_bytes.used_bytes() > 10_000);
-    while node.keyed_bytes.used_bytes() > 0 {
+    assert!(node.admission.api.keyed_bytes.used_bytes() > 10_000);
+    while node.admission.api.keyed_bytes.used_bytes() > 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(node.history(&all(), 300, None).await.expect("read").result.publications.len(), 1, "it was published");
+    assert_eq!(
+        node.histories.page(&all(), 300, None).await.expect("read").result.publications.len(),
+        1,
+        "it was published"
+    );
 }

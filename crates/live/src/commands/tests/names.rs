@@ -94,7 +94,7 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
     for data in [&b"1"[..], b"\xff", b"2", b"\xff"] {
         assert_eq!(publishes(&node, "c", data).await, 0);
     }
-    let epoch = epoch_text(node.channel("c").expect("there").position().await.expect("there").epoch);
+    let epoch = epoch_text(node.channels.channel("c").expect("there").position().await.expect("there").epoch);
     for (encoding, expected) in [(Encoding::Json, vec![1, 3]), (Encoding::Protobuf, vec![1, 2, 3, 4])] {
         let identity = Arc::new(SessionIdentity::ann(ConnectionInfo { encoding, ..connection() }));
         let caller = Caller { node: &node, session: SESSION, identity: &identity };
@@ -102,7 +102,7 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
         let command = Command { id: 1, history: Some(history), ..Command::default() };
         let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
         let mut events = Vec::new();
-        node.inboxes[0].take(&mut events);
+        node.partitions.inboxes()[0].take(&mut events);
         assert_eq!(code(caller.dispatch(queued).await), 0);
         for delta in ["", "fossil"] {
             let (recover, epoch) = (true, epoch.clone());
@@ -111,7 +111,7 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
             assert_eq!(code(Subscriber(caller).command(1, request, None, 0).await), 0);
         }
         events.clear();
-        node.inboxes[0].take(&mut events);
+        node.partitions.inboxes()[0].take(&mut events);
         let mut found = 0;
         for event in events {
             let crate::partition::WorkerEvent::To(_, message) = event else { continue };
@@ -213,7 +213,7 @@ async fn clients_leave_the_publish_reserve_of_a_disk_free() {
     let data = format!("\"{}\"", "x".repeat(60_000)).into_bytes();
     for n in 0..600 {
         let publication = Publication { data: data.clone(), ..Publication::default() };
-        let published = node.publish(&format!("c{n}"), publication, Submission::default()).await;
+        let published = node.publisher.publish(&format!("c{n}"), publication, Submission::default()).await;
         assert!(published.is_ok(), "{n}: {published:?}");
     }
     // The node notices that soon, and refuses clients.
@@ -224,5 +224,5 @@ async fn clients_leave_the_publish_reserve_of_a_disk_free() {
     assert_eq!(publishes(&node, "small", b"1").await, 100, "after {small}");
     // The back end may still publish.
     let publication = Publication { data, ..Publication::default() };
-    assert!(node.publish("c", publication, Submission::default()).await.is_ok());
+    assert!(node.publisher.publish("c", publication, Submission::default()).await.is_ok());
 }

@@ -127,7 +127,7 @@ async fn a_header_of_the_request_names_the_user() {
         for (name, value) in names {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        ConnectionInfo { headers: node.proxies.kept(&headers), ..connection() }
+        ConnectionInfo { headers: node.back_ends.proxies.kept(&headers), ..connection() }
     };
     let (outcome, answer) = connected(&node, with(&[("x-user-id", "ann"), ("x-user-id", "bob")]), "").await;
     let (result, user) = answer.expect("connected");
@@ -199,7 +199,7 @@ async fn the_server_answers_the_ping_method() {
     let identity = SessionIdentity::ann(connection());
     for (node, method, expected) in [(&node, "pong", 0), (&node, "ping", 104), (&other, "ping", 108)] {
         let request = RpcRequest { method: method.into(), ..RpcRequest::default() };
-        let outcome = BackEnd(node).rpc(&identity, &request).await.map(|result| assert!(result.data.is_empty()));
+        let outcome = ProxyCalls(node).rpc(&identity, &request).await.map(|result| assert!(result.data.is_empty()));
         assert_eq!(code(outcome), expected, "{method}");
     }
 }
@@ -216,7 +216,7 @@ async fn the_newest_publication_may_come_with_each_subscription() {
     for (channel, expected) in [("c", true), ("plain:c", false)] {
         for n in [1, 2] {
             let publication = Publication { data: n.to_string().into_bytes(), ..Publication::default() };
-            node.publish(channel, publication, Submission::default()).await.expect("published");
+            node.publisher.publish(channel, publication, Submission::default()).await.expect("published");
         }
         let identity = &Arc::new(SessionIdentity::ann(connection()));
         let request = SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() };

@@ -41,7 +41,7 @@ async fn sub_refreshes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Va
 /// The messages to the session since the last call.
 pub(super) fn messages(node: &Node) -> Vec<SessionMessage> {
     let mut events = Vec::new();
-    node.inboxes[0].take(&mut events);
+    node.partitions.inboxes()[0].take(&mut events);
     let to = |event| match event {
         WorkerEvent::To(_, message) => Some(message),
         _ => None,

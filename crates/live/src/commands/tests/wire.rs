@@ -156,7 +156,7 @@ async fn a_recovery_is_answered_as_centrifugo_does() {
     for channel in ["cache:c", "stream:c"] {
         for n in [1, 2] {
             let publication = Publication { data: n.to_string().into_bytes(), ..Publication::default() };
-            node.publish(channel, publication, Submission::default()).await.expect("published");
+            node.publisher.publish(channel, publication, Submission::default()).await.expect("published");
         }
     }
     let cached = result(&node, "ann", recovering("cache:c", 0)).await;
@@ -164,7 +164,8 @@ async fn a_recovery_is_answered_as_centrifugo_does() {
     assert_eq!((&cached["recovered"], &cached["offset"]), (&json!(true), &Value::Null));
     assert_eq!(cached["publications"][0]["offset"], last[0]["offset"]);
     // The offset is that of the client, which the publications lead on from.
-    let epoch = epoch_text(node.channel("stream:c").expect("a channel").position().await.expect("there").epoch);
+    let epoch =
+        epoch_text(node.channels.channel("stream:c").expect("a channel").position().await.expect("there").epoch);
     for (offset, expected, count) in [(0, Value::Null, 2), (1, json!(1), 1), (2, json!(2), 0)] {
         let request = SubscribeRequest { epoch: epoch.clone(), ..recovering("stream:c", offset) };
         let found = result(&node, "ann", request).await;

@@ -113,9 +113,9 @@ async fn large_messages_and_excess_calls_are_refused() {
     assert_eq!(client.call("Publish", &large, &[]).await.expect_err("large").code(), Code::ResourceExhausted);
     let fits = fields(&[(1, b"c"), (2, &[b'1'; 90])]);
     client.call("Publish", &fits, &[]).await.expect("published");
-    let permit = served.node.grpc_calls.enter(LONG).await.expect("the only permit");
+    let permit = served.node.admission.api.grpc_calls.enter(LONG).await.expect("the only permit");
     let mut waits = pin!(client.call("Info", b"", &[]));
-    while served.node.grpc_calls.status().waiting == 0 {
+    while served.node.admission.api.grpc_calls.status().waiting == 0 {
         let _ = futures::poll!(&mut waits);
         tokio::task::yield_now().await;
     }
@@ -171,7 +171,7 @@ async fn an_answer_holds_its_permit_until_the_client_has_read_it() {
     let served = served(r#"{"enabled": true, "insecure": true}"#, LONG).await;
     for _ in 0..3 {
         let publication = crate::protocol::message::Publication { data: vec![b'1'; 3000], ..Default::default() };
-        served.node.publish("c", publication, Default::default()).await.expect("published");
+        served.node.publisher.publish("c", publication, Default::default()).await.expect("published");
     }
     let io = TokioIo::new(TcpStream::connect(served.address).await.expect("connected"));
     let (mut sender, connection) = http2_client::Builder::new(Tasks(served.node.env.clone()))
@@ -190,10 +190,10 @@ async fn an_answer_holds_its_permit_until_the_client_has_read_it() {
         let mut answer = sender.send_request(request).await.expect("answered").into_body();
         let first = answer.frame().await.expect("a piece").expect("sent").into_data().expect("data");
         assert!((1..=100).contains(&first.len()), "{method}: {}", first.len());
-        assert!(served.node.answers.budget().status().used > 9000, "{method}: the rest waits for the client");
+        assert!(served.node.admission.answers.status().used > 9000, "{method}: the rest waits for the client");
         let rest = answer.collect().await.expect("the rest").to_bytes();
         assert!(first.len() + rest.len() > 9000, "{method}");
-        while served.node.answers.budget().status().used > 0 {
+        while served.node.admission.answers.status().used > 0 {
             tokio::task::yield_now().await;
         }
     }

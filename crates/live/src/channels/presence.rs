@@ -13,7 +13,7 @@ use crate::protocol::message::{ClientInfo, PresenceStatsResult};
 const CLIENT_BYTES: usize = 128;
 
 #[derive(Default)]
-struct Members {
+struct Present {
     clients: HashMap<Uuid, Arc<ClientInfo>>,
     /// Number of sessions by user.
     users: HashMap<String, u32>,
@@ -21,17 +21,17 @@ struct Members {
 
 /// The present clients, by channel.
 #[derive(Default)]
-pub struct Presence(Striped<HashMap<Arc<str>, Members>>);
+pub(super) struct Presence(Striped<HashMap<Arc<str>, Present>>);
 
 /// Approximate bytes of the information about clients.
-pub(crate) fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
+pub(super) fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
     let one = |info: &ClientInfo| CLIENT_BYTES + info.user.len() + info.conn_info.len() + info.chan_info.len();
     clients.into_iter().map(one).sum()
 }
 
 impl Presence {
     /// Adds a client, or replaces its information.
-    pub fn add(&self, channel: &Arc<str>, client: Uuid, info: Arc<ClientInfo>) {
+    pub(super) fn add(&self, channel: &Arc<str>, client: Uuid, info: Arc<ClientInfo>) {
         let mut part = self.0.part(channel).lock();
         let members = part.entry(channel.clone()).or_default();
         let user = info.user.clone();
@@ -41,7 +41,7 @@ impl Presence {
     }
 
     /// Removes a client.
-    pub fn remove(&self, channel: &str, client: &Uuid) {
+    pub(super) fn remove(&self, channel: &str, client: &Uuid) {
         let mut part = self.0.part(channel).lock();
         let Some(members) = part.get_mut(channel) else { return };
         if let Some(info) = members.clients.remove(client)
@@ -58,21 +58,21 @@ impl Presence {
     }
 
     /// The clients of a channel, at most `limit`.
-    pub fn list(&self, channel: &str, limit: usize) -> BTreeMap<String, ClientInfo> {
+    pub(super) fn list(&self, channel: &str, limit: usize) -> BTreeMap<String, ClientInfo> {
         let part = self.0.part(channel).lock();
         let clients = part.get(channel).into_iter().flat_map(|members| &members.clients);
         clients.take(limit).map(|(client, info)| (client.to_string(), ClientInfo::clone(info))).collect()
     }
 
     /// Approximate bytes of such a list, to check before making it.
-    pub fn list_bytes(&self, channel: &str, limit: usize) -> usize {
+    pub(super) fn list_bytes(&self, channel: &str, limit: usize) -> usize {
         let part = self.0.part(channel).lock();
         let clients = part.get(channel).into_iter().flat_map(|members| members.clients.values());
         bytes_of_clients(clients.take(limit).map(|info| &**info))
     }
 
     /// The numbers of clients and users.
-    pub fn stats(&self, channel: &str) -> PresenceStatsResult {
+    pub(super) fn stats(&self, channel: &str) -> PresenceStatsResult {
         let part = self.0.part(channel).lock();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         part.get(channel).map_or_else(Default::default, |members| PresenceStatsResult {

@@ -1,30 +1,29 @@
-//! What a node builds from its configuration.
+//! The back ends of a node: verifiers of tokens, and clients of the application.
 
-use std::collections::BTreeMap;
-
-use regex::Regex;
 use steadfast_flow::Env;
 use tracing::subscriber::{NoSubscriber, with_default};
 
 use crate::auth::Verifier;
 use crate::config::auth::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{LiveConfig, LiveConfigError};
+use crate::metrics::ProxyStatus;
 use crate::proxy::Proxies;
 
-/// Verifiers of tokens, clients of back ends, and expressions.
-pub(super) struct Built {
-    pub(super) verifier: Verifier,
-    pub(super) subscription_verifier: Option<Verifier>,
-    pub(super) proxies: Proxies,
-    pub(super) channel_regexes: BTreeMap<String, Regex>,
+/// Verifiers of tokens, and clients of the application's back ends.
+pub(crate) struct BackEnds {
+    pub(crate) verifier: Verifier,
+    /// The verifier of subscription tokens, if they have their own keys.
+    own_subscription_verifier: Option<Verifier>,
+    pub(crate) proxies: Proxies,
 }
 
-impl Built {
-    /// Builds them. Each proxy has at most `requests` requests in flight, and `waiting` queued.
+impl BackEnds {
+    /// Builds them from a configuration. Each proxy has at most `requests` requests in flight, and
+    /// `waiting` queued.
     ///
     /// # Errors
     /// The first setting that is invalid, or that names a file which cannot be used.
-    pub(super) fn of(
+    pub(crate) fn new(
         config: &LiveConfig,
         in_cluster: bool,
         (requests, waiting): (usize, usize),
@@ -42,9 +41,20 @@ impl Built {
         let verifier = Verifier::new(TOKEN, &config.client.token, waiting, env)?.skipping_signatures(skips_signatures);
         let own = config.client.subscription_token.in_force();
         let own = own.map(|token| Verifier::new(SUBSCRIPTION_TOKEN, token, waiting, env));
-        let subscription_verifier = own.transpose()?.map(|own| own.skipping_signatures(skips_signatures));
+        let own_subscription_verifier = own.transpose()?.map(|own| own.skipping_signatures(skips_signatures));
         let proxies = Proxies::new(config, requests, waiting, env)?;
-        Ok(Self { verifier, subscription_verifier, proxies, channel_regexes: config.channel_regexes()? })
+        Ok(Self { verifier, own_subscription_verifier, proxies })
+    }
+
+    /// The verifier of subscription tokens.
+    pub(crate) fn subscription_verifier(&self) -> &Verifier {
+        self.own_subscription_verifier.as_ref().unwrap_or(&self.verifier)
+    }
+
+    /// The status of requests to back ends.
+    pub(crate) fn status(&self) -> Vec<ProxyStatus> {
+        let verifiers = std::iter::once(&self.verifier).chain(&self.own_subscription_verifier);
+        self.proxies.status().into_iter().chain(verifiers.filter_map(Verifier::status)).collect()
     }
 }
 
@@ -52,9 +62,12 @@ impl Built {
 /// start of the node writes them.
 ///
 /// # Errors
-/// Those of [`super::Node::new`].
+/// Those of [`crate::Node::new`].
 pub fn check(config: &LiveConfig, in_cluster: bool, env: &Env) -> Result<(), LiveConfigError> {
-    with_default(NoSubscriber::default(), || Built::of(config, in_cluster, (1, 1), env)).map(drop)
+    with_default(NoSubscriber::default(), || {
+        BackEnds::new(config, in_cluster, (1, 1), env)?;
+        config.channel_regexes().map(drop)
+    })
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
-//! Histories, and the memory of long answers. An answer takes its bytes from one budget before it
-//! is read, and releases them when the client has received it.
+//! Histories of channels, within the bounds on concurrent reads and on the memory of long answers.
 
 use std::sync::Arc;
 
 use steadfast_cluster::Channel;
-use steadfast_flow::Permit;
 use steadfast_store::{History, HistoryQuery, Position};
 
-use super::{GATE_WAIT, Node, refusal};
+use super::{LiveChannels, refusal};
+use crate::admission::{Admission, GATE_WAIT};
 use crate::answer::AnswerPermit;
 use crate::outgoing::from_stored;
 use crate::protocol::codes::{self, ClientError};
@@ -36,14 +35,25 @@ pub(crate) struct HistoryPage {
     pub(crate) truncated: bool,
 }
 
-impl Node {
+/// The histories of channels.
+pub(crate) struct Histories {
+    channels: Arc<LiveChannels>,
+    admission: Arc<Admission>,
+}
+
+impl Histories {
+    /// The histories of these channels, within these bounds.
+    pub(crate) fn new(channels: Arc<LiveChannels>, admission: Arc<Admission>) -> Self {
+        Self { channels, admission }
+    }
+
     /// A page of the history of a channel, with at most `most` publications whatever the request
     /// says.
     ///
     /// # Errors
     /// When the channel cannot be read, or its epoch differs; [`codes::TOO_MANY_REQUESTS`] if the
     /// answer budget is exhausted, or the share of `address` in it.
-    pub(crate) async fn history(
+    pub(crate) async fn page(
         &self,
         request: &HistoryRequest,
         most: usize,
@@ -52,12 +62,12 @@ impl Node {
         if request.reverse && request.since.as_ref().is_some_and(|since| since.offset == 0) {
             return Err(codes::BAD_REQUEST);
         }
-        let bytes_max = self.answers.budget().clamp(self.history_bytes_max as u64) as usize;
+        let bytes_max = self.admission.answers.answer_bytes_max();
         let wanted = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let limit = wanted.min(bytes_max / EACH_BYTES);
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let read = self.read(&self.channel(&request.channel)?, query, address).await?;
+        let read = self.read(&self.channels.channel(&request.channel)?, query, address).await?;
         let (history, permit) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
         let requested = request.since.as_ref().filter(|s| !s.epoch.is_empty());
         if requested.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
@@ -76,19 +86,12 @@ impl Node {
         Ok(HistoryPage { result, permit, truncated })
     }
 
-    /// A permit for `bytes` bytes of an answer; `None` if the budget is exhausted.
-    pub(crate) fn answer_permit(&self, bytes: usize) -> Option<Permit> {
-        let budget = self.answers.budget();
-        budget.try_acquire(budget.clamp(bytes as u64)).ok()
-    }
-
-    /// The same permit, for an answer to a client of `address`; `None` if the address has its share
-    /// of the budget.
-    pub(crate) fn permit_of(&self, permit: Permit, address: Option<&Arc<str>>) -> Option<Permit> {
-        match address {
-            Some(address) => self.answers.assign(permit, address).ok(),
-            None => Some(permit),
-        }
+    /// Removes the publications of a channel from its history.
+    ///
+    /// # Errors
+    /// That of the store, or of the home of the channel.
+    pub(crate) async fn remove(&self, channel: &str) -> Result<(), ClientError> {
+        self.channels.homes.clear(channel).await.map_err(refusal)
     }
 
     /// Reads publications of a channel, as many as one answer may have, with their permit; `None`
@@ -102,23 +105,24 @@ impl Node {
         query: HistoryQuery,
         address: Option<&Arc<str>>,
     ) -> Result<Option<(History, AnswerPermit)>, ClientError> {
-        let most = self.answers.budget().clamp(self.history_bytes_max as u64) as usize;
+        let answers = &self.admission.answers;
+        let most = answers.answer_bytes_max();
         let mut bytes = most.min(FIRST_BYTES);
         // A client that missed nothing recovers without a permit.
         let top = channel.known_position().map_err(refusal)?;
         let up_to_date = top.is_some() && query.since == top && !query.reverse;
-        let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let _pass = self.admission.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let mut takes = if up_to_date { 0 } else { bytes };
-        if takes > 0 && address.is_some_and(|address| !self.answers.has_room(address)) {
+        if takes > 0 && !answers.has_room(address) {
             return Ok(None);
         }
         loop {
-            let Some(mut permit) = self.answer_permit(takes) else { return Ok(None) };
+            let Some(mut permit) = answers.acquire(takes) else { return Ok(None) };
             // A long answer counts for its address while it is read. A short one counts when its
             // length is known, because many clients of one address may reconnect together.
             let is_long = takes > FIRST_BYTES;
             if is_long {
-                let Some(counted) = self.permit_of(permit, address) else { return Ok(None) };
+                let Some(counted) = answers.assign(permit, address) else { return Ok(None) };
                 permit = counted;
             }
             let history = channel.history_within(query, bytes).await.map_err(refusal)?;
@@ -128,7 +132,7 @@ impl Node {
                 continue;
             }
             permit.shrink_to(found as u64);
-            let permit = if is_long { Some(permit) } else { self.permit_of(permit, address) };
+            let permit = if is_long { Some(permit) } else { answers.assign(permit, address) };
             return Ok(permit.map(|permit| (history, (found > 0).then(|| Arc::new(permit)))));
         }
     }

@@ -8,11 +8,12 @@ use steadfast_cluster::{ClientId, Member, MemberChange};
 use steadfast_flow::Permit;
 use uuid::Uuid;
 
-use super::{Node, refusal};
+use super::presence::{Presence, bytes_of_clients};
+use super::{LiveChannels, refusal};
+use crate::admission::Admission;
 use crate::partition::{SessionId, SubscriptionKind};
-use crate::presence::bytes_of_clients;
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::{ClientInfo, Presence, PresenceStatsResult, Push};
+use crate::protocol::message::{self, ClientInfo, PresenceStatsResult, Push};
 use crate::session::SessionIdentity;
 
 /// Memory for the members of a channel of another node, until their number is known.
@@ -38,30 +39,56 @@ fn info_of(client: ClientId, member: &Member) -> ClientInfo {
 }
 
 fn push_of(channel: &str, info: ClientInfo, change: MemberChange) -> Push {
-    let (presence, channel) = (Some(Presence { info: Some(info) }), channel.to_owned());
+    let (presence, channel) = (Some(message::Presence { info: Some(info) }), channel.to_owned());
     match change {
         MemberChange::Joined => Push { channel, join: presence, ..Push::default() },
         MemberChange::Left => Push { channel, leave: presence, ..Push::default() },
     }
 }
 
-impl Node {
+/// The members of channels, and their joins and leaves.
+pub(crate) struct Members {
+    channels: Arc<LiveChannels>,
+    presence: Presence,
+    admission: Arc<Admission>,
+}
+
+impl Members {
+    /// No members, until a session subscribes to one of the channels.
+    pub(crate) fn new(channels: Arc<LiveChannels>, admission: Arc<Admission>) -> Self {
+        Self { channels, presence: Presence::default(), admission }
+    }
+
+    /// Checks whether the home of a channel can take another member, with `bytes` bytes of
+    /// information.
+    ///
+    /// # Errors
+    /// When the home cannot.
+    pub(crate) fn check_join(&self, channel: &str, bytes: usize) -> Result<(), ClientError> {
+        self.channels.homes.check_join(channel, bytes).map_err(refusal)
+    }
+
     /// Sends the join of a new subscriber.
     pub(crate) fn on_subscribed(&self, identity: &SessionIdentity, channel: &Arc<str>, kind: &SubscriptionKind) {
         if !kind.presence && !kind.announced {
             return;
         }
         let client = identity.client;
-        let is_remote = self.homes.member_joined(channel, client.as_u128(), || member_of(identity, kind));
+        let is_remote = self.channels.homes.member_joined(channel, client.as_u128(), || member_of(identity, kind));
         if kind.announced && !is_remote {
-            self.announce(channel, client, push_of(channel, identity.client_info(&kind.info), MemberChange::Joined));
+            self.channels.announce(
+                channel,
+                client,
+                push_of(channel, identity.client_info(&kind.info), MemberChange::Joined),
+            );
         }
     }
 
     /// Adds a subscriber to the presence of a channel, or replaces its information there. The home
     /// of a channel of another node adds it with its join.
     pub(crate) fn set_presence(&self, identity: &SessionIdentity, channel: &Arc<str>, kind: &SubscriptionKind) {
-        if kind.presence && !self.homes.member_updated(channel, identity.client.as_u128(), || member_of(identity, kind))
+        if kind.presence
+            && !self.channels.homes.member_updated(channel, identity.client.as_u128(), || member_of(identity, kind))
         {
             self.presence.add(channel, identity.client, Arc::new(identity.client_info(&kind.info)));
         }
@@ -75,33 +102,31 @@ impl Node {
         channel: &Arc<str>,
         kind: &SubscriptionKind,
     ) {
-        self.leave(session, channel);
+        self.channels.leave(session, channel);
         let Some(identity) = identity.filter(|_| kind.presence || kind.announced) else { return };
         let client = identity.client;
-        if self.homes.member_left(channel, client.as_u128(), || member_of(identity, kind)) {
+        if self.channels.homes.member_left(channel, client.as_u128(), || member_of(identity, kind)) {
             return;
         }
         if kind.presence {
             self.presence.remove(channel, &client);
         }
         if kind.announced {
-            self.announce(channel, client, push_of(channel, identity.client_info(&kind.info), MemberChange::Left));
+            self.channels.announce(
+                channel,
+                client,
+                push_of(channel, identity.client_info(&kind.info), MemberChange::Left),
+            );
         }
     }
 
     /// Sends the join or leave of a member of any node to the subscribers here.
-    pub(crate) fn announce_member(&self, channel: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
-        self.announce(channel, Uuid::from_u128(client), push_of(channel, info_of(client, member), change));
+    pub(crate) fn announce(&self, channel: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
+        self.channels.announce(channel, Uuid::from_u128(client), push_of(channel, info_of(client, member), change));
     }
 
     /// A member of another node changed: the presence of a channel of this node follows.
-    pub(crate) fn on_member_changed(
-        &self,
-        channel: &Arc<str>,
-        client: ClientId,
-        member: &Member,
-        change: MemberChange,
-    ) {
+    pub(crate) fn on_changed(&self, channel: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
         let id = Uuid::from_u128(client);
         match change {
             MemberChange::Joined if member.presence => {
@@ -113,7 +138,7 @@ impl Node {
     }
 
     /// The members of a channel of this node, for another node.
-    pub(crate) fn members(&self, channel: &str, limit: usize) -> Vec<(ClientId, Member)> {
+    pub(crate) fn list(&self, channel: &str, limit: usize) -> Vec<(ClientId, Member)> {
         let listed = self.presence.list(channel, limit).into_iter();
         let member = |(client, info): (String, ClientInfo)| {
             let member = Member {
@@ -140,11 +165,11 @@ impl Node {
         address: Option<&Arc<str>>,
     ) -> Result<(BTreeMap<String, ClientInfo>, Permit), ClientError> {
         // Take the permit before making the list, which allocates the memory.
-        let is_local = self.homes.is_local(channel);
+        let is_local = self.channels.homes.is_local(channel);
         let bytes = if is_local { self.presence.list_bytes(channel, limit) } else { REMOTE_BYTES };
-        let mut permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
-        let Some(found) = self.homes.presence(channel, limit).await.map_err(refusal)? else {
-            let permit = self.permit_of(permit, address).ok_or(codes::TOO_MANY_REQUESTS)?;
+        let mut permit = self.admission.answers.acquire(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
+        let Some(found) = self.channels.homes.presence(channel, limit).await.map_err(refusal)? else {
+            let permit = self.admission.answers.assign(permit, address).ok_or(codes::TOO_MANY_REQUESTS)?;
             return Ok((self.presence.list(channel, limit), permit));
         };
         let one = |(client, member): (ClientId, Member)| {
@@ -154,19 +179,24 @@ impl Node {
         let clients: BTreeMap<String, ClientInfo> = found.members.into_iter().map(one).collect();
         let bytes = bytes_of_clients(clients.values());
         if bytes > REMOTE_BYTES {
-            permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
+            permit = self.admission.answers.acquire(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
         }
         permit.shrink_to(bytes as u64);
-        let permit = self.permit_of(permit, address).ok_or(codes::TOO_MANY_REQUESTS)?;
+        let permit = self.admission.answers.assign(permit, address).ok_or(codes::TOO_MANY_REQUESTS)?;
         Ok((clients, permit))
+    }
+
+    /// The numbers of clients and users in the presence of a channel of this node.
+    pub(crate) fn counts_here(&self, channel: &str) -> PresenceStatsResult {
+        self.presence.stats(channel)
     }
 
     /// The numbers of clients and users that are subscribed to a channel.
     ///
     /// # Errors
     /// When the home of the channel does not answer.
-    pub(crate) async fn client_counts(&self, channel: &str) -> Result<PresenceStatsResult, ClientError> {
-        let found = self.homes.presence(channel, 0).await.map_err(refusal)?;
+    pub(crate) async fn counts(&self, channel: &str) -> Result<PresenceStatsResult, ClientError> {
+        let found = self.channels.homes.presence(channel, 0).await.map_err(refusal)?;
         Ok(found.map_or_else(
             || self.presence.stats(channel),
             |found| PresenceStatsResult { num_clients: found.clients, num_users: found.users },

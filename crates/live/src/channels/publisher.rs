@@ -1,27 +1,20 @@
-//! The path of a publication to the store, and from there to the partitions.
+//! The path of a publication to its home.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use steadfast_cluster::{Accepted as Submitted, Publish, StoreTerms};
-use steadfast_flow::Permit;
+use steadfast_flow::{Env, Permit};
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{ChannelSink, Position, Publication as Stored};
+use steadfast_store::{Position, Publication as Stored};
 
-use super::subscribers::history_ttl_ms;
-use super::{Node, refusal};
+use super::{LiveChannels, history_ttl_ms, refusal};
 use crate::config::{ChannelDurability, NamespaceOptions};
-use crate::outgoing::{Encoded, Outgoing, from_stored};
-use crate::partition::WorkerEvent;
-use crate::protocol::codes::{self, ClientError};
+use crate::outgoing::Encoded;
+use crate::partition::Partitions;
+use crate::protocol::codes::ClientError;
 use crate::protocol::message::Publication;
-
-/// Bytes of publications that may be queued for a partition. Above it, publishers wait.
-pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
-
-/// How long a publisher waits for the backlog.
-const PUBLISH_WAIT: Duration = Duration::from_secs(5);
+use crate::rules::Rules;
 
 /// Options of a publication.
 #[derive(Debug, Clone, Copy)]
@@ -63,33 +56,25 @@ impl Accepted {
     }
 }
 
-impl Node {
-    /// Whether the backlog of a partition is above its bound.
-    pub(crate) fn has_backlog(&self) -> bool {
-        self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX)
+/// Publishes to channels of any node.
+pub struct Publisher {
+    rules: Arc<Rules>,
+    channels: Arc<LiveChannels>,
+    partitions: Arc<Partitions>,
+    env: Env,
+    /// Number of publications that were accepted.
+    accepted: AtomicU64,
+}
+
+impl Publisher {
+    /// Publishes to these channels.
+    pub(crate) fn new(rules: Arc<Rules>, channels: Arc<LiveChannels>, partitions: Arc<Partitions>, env: Env) -> Self {
+        Self { rules, channels, partitions, env, accepted: AtomicU64::new(0) }
     }
 
-    /// Completes when the backlog of every partition is within its bound.
-    pub(crate) async fn no_backlog(&self) {
-        loop {
-            let delivered = self.delivered.notified();
-            if !self.has_backlog() {
-                return;
-            }
-            delivered.await;
-        }
-    }
-
-    /// Waits until the backlog of every partition is within its bound.
-    async fn room(&self) -> Result<(), ClientError> {
-        if !self.has_backlog() {
-            return Ok(());
-        }
-        let waited = self.env.timeout(PUBLISH_WAIT, self.no_backlog()).await;
-        waited.ok_or_else(|| {
-            self.backlog_refused.fetch_add(1, Relaxed);
-            codes::TOO_MANY_REQUESTS
-        })
+    /// Number of publications that were accepted.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Relaxed)
     }
 
     /// Submits a publication until its position is fixed. The result waits for the commit.
@@ -117,22 +102,23 @@ impl Node {
         key: Option<(String, Permit)>,
     ) -> Result<Accepted, ClientError> {
         let options = self.rules.namespace(channel)?;
-        self.room().await?;
+        let homes = &self.channels.homes;
+        self.partitions.wait_for_backlog().await?;
         let stored = options.has_history() && !wanted.skip_history;
-        let accepted = if !stored && key.is_none() && self.homes.is_local(channel) {
-            self.homes.check(|| publication.body()).map_err(refusal)?;
+        let accepted = if !stored && key.is_none() && homes.is_local(channel) {
+            homes.check(|| publication.body()).map_err(refusal)?;
             self.deliver(channel, publication);
             Submitted::Delivered
         } else {
             let (key, permit) = key.map_or((String::new(), None), |(key, permit)| (key, Some(permit)));
             let publish = Publish { body: publication.body(), key, permit };
             let accepted = match stored {
-                true => self.homes.submit(&self.channel(channel)?, terms(options, wanted), publish).await,
-                false => self.homes.deliver(channel, publish).await,
+                true => homes.submit(&self.channels.channel(channel)?, terms(options, wanted), publish).await,
+                false => homes.deliver(channel, publish).await,
             };
             accepted.map_err(refusal)?
         };
-        self.publications.fetch_add(1, Relaxed);
+        self.accepted.fetch_add(1, Relaxed);
         Ok(Accepted(accepted))
     }
 
@@ -140,10 +126,10 @@ impl Node {
     fn deliver(&self, channel: &str, publication: &Encoded) {
         let time_ms = self.env.wall_ms();
         let stored = || Stored { offset: 0, time_ms, body: publication.body() };
-        self.homes.deliver_unstored(channel, stored, || {
+        self.channels.homes.deliver_unstored(channel, stored, || {
             let mut publication = publication.publication().clone();
             publication.time = time_ms as i64;
-            self.fan_out(channel, 0, publication);
+            self.channels.fan_out(channel, 0, publication);
         });
     }
 
@@ -159,29 +145,6 @@ impl Node {
     ) -> Result<Position, ClientError> {
         self.submit(channel, &publication.into(), wanted).await?.committed().await
     }
-
-    fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {
-        let mut part = self.channels.part(channel).lock();
-        let Some((name, _)) = part.get_key_value(channel) else { return };
-        let name = name.clone();
-        let Some(live) = part.get_mut(channel) else { return };
-        let outgoing = Arc::new(Outgoing::new(name, epoch, publication, live.last.take()));
-        if live.delta {
-            live.last = Some(Arc::new(outgoing.without_previous()));
-        }
-        // The shared answers no longer end at the top of the channel.
-        live.answers.clear();
-        // Under the lock, so that all partitions get publications in the same order.
-        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
-            if *subscribers > 0 {
-                inbox.send(WorkerEvent::Publication(outgoing.clone()));
-            }
-        }
-    }
-
-    pub(crate) fn delivered(&self) {
-        self.delivered.notify_waiters();
-    }
 }
 
 /// How the namespace stores a publication.
@@ -195,19 +158,5 @@ fn terms(options: &NamespaceOptions, wanted: Submission) -> StoreTerms {
         },
         priority: wanted.priority,
         leaves_percent: wanted.leaves_percent,
-    }
-}
-
-impl ChannelSink for Node {
-    fn published(&self, channel: &Arc<str>, epoch: u32, stored: &Arc<Stored>) {
-        if !self.channels.part(channel).lock().contains_key(channel) {
-            return;
-        }
-        match from_stored(stored) {
-            Ok(publication) => self.fan_out(channel, epoch, publication),
-            Err(error) => {
-                tracing::error!(?channel, offset = stored.offset, %error, "a stored publication cannot be decoded")
-            }
-        }
     }
 }
