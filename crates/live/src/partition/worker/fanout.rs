@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use steadfast_store::Position;
 
-use super::Worker;
+use super::{Recipient, Worker};
 use crate::outgoing::{ChannelPush, Outgoing};
 use crate::partition::SessionMessage;
 use crate::partition::session::{Broken, Session};
@@ -26,19 +26,22 @@ enum Delivery {
     Skipped,
 }
 
-impl Worker {
+/// Delivers to the subscribers of channels.
+pub(super) struct Fanout<'a>(pub(super) &'a mut Worker);
+
+impl Fanout<'_> {
     /// Delivers a publication to all subscribers of its channel: immediately if `alone`, otherwise
     /// together with the following ones.
     pub(super) fn publication(&mut self, outgoing: &Arc<Outgoing>, alone: bool) {
         let mut failed = Vec::new();
         let (mut delivered, mut skipped) = (0, 0);
-        let Self { channels, sessions, dirty, bounds, .. } = self;
+        let Worker { channels, sessions, dirty, bounds, .. } = &mut *self.0;
         for entry in channels.entries(&outgoing.channel) {
             let Some(Some(session)) = sessions.get_mut(entry.slot as usize) else { continue };
             match deliver(session, entry.at as usize, outgoing, alone, bounds.queue_bytes_max) {
                 Ok(Delivery::Sent) => {
                     delivered += 1;
-                    if session.is_waiting() && !session.dirty {
+                    if session.socket.is_waiting() && !session.dirty {
                         session.dirty = true;
                         dirty.push(entry.slot);
                     }
@@ -48,8 +51,8 @@ impl Worker {
                 Err(why) => failed.push((entry.slot, why)),
             }
         }
-        self.inbox.counters.delivered(delivered);
-        self.inbox.counters.skipped(skipped);
+        self.0.inbox.counters.delivered(delivered);
+        self.0.inbox.counters.skipped(skipped);
         for (slot, why) in failed {
             self.delivery_failed(slot, why);
         }
@@ -57,23 +60,23 @@ impl Worker {
 
     /// Delivers the publications that were kept while the subscription was being made.
     pub(super) fn deliver_kept(&mut self, slot: u32, at: usize, kept: &[Arc<Outgoing>]) {
-        let max = self.bounds.queue_bytes_max;
+        let max = self.0.bounds.queue_bytes_max;
         for outgoing in kept {
-            let Some(session) = self.session(slot) else { return };
+            let Some(session) = self.0.session(slot) else { return };
             match deliver(session, at, outgoing, false, max) {
                 Ok(delivery) => {
-                    self.inbox.counters.delivered(u64::from(delivery == Delivery::Sent));
-                    self.inbox.counters.skipped(u64::from(delivery == Delivery::Skipped));
+                    self.0.inbox.counters.delivered(u64::from(delivery == Delivery::Sent));
+                    self.0.inbox.counters.skipped(u64::from(delivery == Delivery::Skipped));
                 }
                 Err(why) => self.delivery_failed(slot, why),
             }
         }
-        self.flush(slot);
+        self.0.flush(slot);
     }
 
     fn delivery_failed(&mut self, slot: u32, why: DeliveryError) {
         match why {
-            DeliveryError::Gap => self.end(slot, Some(codes::INSUFFICIENT_STATE)),
+            DeliveryError::Gap => self.0.end(slot, Some(codes::INSUFFICIENT_STATE)),
             DeliveryError::Broken(broken) => self.lagging(slot, broken),
         }
     }
@@ -81,19 +84,19 @@ impl Worker {
     /// Handles a session over its queue bound. The bound may be exceeded only because frames were
     /// queued to be written together, so it first writes them.
     fn lagging(&mut self, slot: u32, broken: Broken) {
-        let max = self.bounds.queue_bytes_max;
-        let Some(session) = self.session(slot) else { return };
-        if broken == Broken::Slow && session.flush() == Ok(()) && !session.is_slow(max) {
-            return self.watch(slot);
+        let max = self.0.bounds.queue_bytes_max;
+        let Some(session) = self.0.session(slot) else { return };
+        if broken == Broken::Slow && session.socket.flush() == Ok(()) && !session.socket.is_slow(max) {
+            return self.0.watch(slot);
         }
-        self.broken(slot, broken);
+        self.0.broken(slot, broken);
     }
 
     /// The channel begins anew at a position. Clients whose subscriptions end subscribe again, and
     /// recover what is left.
     pub(super) fn reset(&mut self, channel: &Arc<str>, position: Position) {
         let mut ended = Vec::new();
-        let Self { channels, sessions, .. } = self;
+        let Worker { channels, sessions, .. } = &mut *self.0;
         for entry in channels.entries(channel) {
             let session = sessions.get_mut(entry.slot as usize).and_then(Option::as_deref_mut);
             let subscription = session.and_then(|session| session.subscriptions.get_mut(entry.at as usize));
@@ -105,28 +108,31 @@ impl Worker {
         }
         for (slot, server_side) in ended {
             if server_side {
-                self.end(slot, Some(codes::INSUFFICIENT_STATE));
+                self.0.end(slot, Some(codes::INSUFFICIENT_STATE));
             } else {
                 let why = codes::UNSUBSCRIBED_INSUFFICIENT;
-                self.on_message(slot, SessionMessage::unsubscribed(channel.clone(), why));
+                Recipient { worker: self.0, slot }.on_message(SessionMessage::unsubscribed(channel.clone(), why));
             }
         }
     }
 
     pub(super) fn push(&mut self, push: &ChannelPush) {
         let listening: Vec<u32> = {
-            let entries = self.channels.entries(&push.channel).iter();
+            let entries = self.0.channels.entries(&push.channel).iter();
             let listens = entries.filter(|entry| {
-                let session = self.sessions.get(entry.slot as usize).and_then(Option::as_deref);
+                let session = self.0.sessions.get(entry.slot as usize).and_then(Option::as_deref);
                 let subscription = session.and_then(|session| session.subscriptions.get(entry.at as usize));
                 subscription.is_some_and(|s| s.kind.join_leave && matches!(s.progress, Progress::Active(_)))
             });
             listens.map(|entry| entry.slot).collect()
         };
         for slot in listening {
-            let frame = self.session(slot).and_then(|session| push.frame(session.encoding, session.deflate));
+            let frame = self
+                .0
+                .session(slot)
+                .and_then(|session| push.frame(session.connection.encoding, session.connection.deflate));
             if let Some(frame) = frame {
-                self.send(slot, &frame);
+                self.0.send(slot, &frame);
             }
         }
     }
@@ -146,12 +152,13 @@ fn deliver(
         Next::Gap => return Err(DeliveryError::Gap),
         Next::Deliver(form) => form,
     };
-    let Some(frame) = outgoing.frame(session.encoding, form, session.deflate) else {
+    let Some(frame) = outgoing.frame(session.connection.encoding, form, session.connection.deflate) else {
         // The offset is recorded and later publications are delivered, because a recovery would
         // skip it again. The client lacks only the base of the next delta.
         subscription.has_base = false;
         return Ok(Delivery::Skipped);
     };
-    let sent = if alone { session.send(&frame, queue_bytes_max) } else { session.keep(frame, queue_bytes_max) };
+    let sent =
+        if alone { session.socket.send(&frame, queue_bytes_max) } else { session.socket.keep(frame, queue_bytes_max) };
     sent.map(|()| Delivery::Sent).map_err(DeliveryError::Broken)
 }

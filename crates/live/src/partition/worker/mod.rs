@@ -3,25 +3,31 @@
 mod clock;
 mod fanout;
 mod session_messages;
-mod socket;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use steadfast_flow::{Env, log_rarely};
+use steadfast_flow::{Env, Permit, log_rarely};
 
-use super::session::{Broken, Session};
+use self::clock::Clock;
+use self::fanout::Fanout;
+use self::session_messages::Recipient;
+use super::session::{Broken, Received, Session, Watched};
 use super::subscriptions::ChannelIndex;
-use super::{Bounds, Hub, Inbox, Opened, SessionId, SessionMessage, WorkerEvent};
+use super::{Bounds, CommandSource, Hub, Inbox, Opened, SessionId, SessionMessage, WorkerEvent};
+use crate::answer::held;
+use crate::protocol::Malformed;
+use crate::protocol::codec::encode_reply;
 use crate::protocol::codes::{self, Disconnected};
+use crate::protocol::message::Reply;
 use crate::websocket;
 
 /// The epoll data of the inbox.
@@ -138,7 +144,7 @@ impl Worker {
             self.write_dirty();
             if self.hub.now_ms() >= next_tick {
                 next_tick = self.hub.now_ms() + TICK_MS;
-                self.tick();
+                Clock(&mut self).tick();
             }
         }
         for slot in 0..self.sessions.len() as u32 {
@@ -150,20 +156,20 @@ impl Worker {
         match event {
             WorkerEvent::Open(opened) => self.open(*opened),
             WorkerEvent::Publication(outgoing) => {
-                self.publication(&outgoing, alone);
+                Fanout(self).publication(&outgoing, alone);
                 self.inbox.done(outgoing.weight());
                 self.hub.delivered();
             }
-            WorkerEvent::Reset(channel, position) => self.reset(&channel, position),
+            WorkerEvent::Reset(channel, position) => Fanout(self).reset(&channel, position),
             WorkerEvent::Push(push) => {
-                self.push(&push);
+                Fanout(self).push(&push);
                 self.inbox.done(push.weight());
                 self.hub.delivered();
             }
             WorkerEvent::To(id, message) => {
                 let generation = self.generations.get(id.slot as usize);
                 if generation == Some(&id.generation) && self.sessions[id.slot as usize].is_some() {
-                    self.on_message(id.slot, message);
+                    Recipient { worker: self, slot: id.slot }.on_message(message);
                 } else {
                     self.discard(id, message);
                 }
@@ -181,15 +187,15 @@ impl Worker {
         }
     }
 
-    pub(super) fn id(&self, slot: u32) -> SessionId {
+    fn id(&self, slot: u32) -> SessionId {
         SessionId { partition: self.number, slot, generation: self.generations[slot as usize] }
     }
 
-    pub(super) fn session(&mut self, slot: u32) -> Option<&mut Session> {
+    fn session(&mut self, slot: u32) -> Option<&mut Session> {
         self.sessions.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    pub(super) fn marked(&mut self, (slot, generation): Mark) -> Option<&mut Session> {
+    fn marked(&mut self, (slot, generation): Mark) -> Option<&mut Session> {
         self.session(slot).filter(|session| session.generation == generation)
     }
 
@@ -203,13 +209,13 @@ impl Worker {
         let mut leftover = std::mem::take(&mut opened.leftover);
         let session = Box::new(Session::new(opened, generation));
         let data = epoll::EventData::new_u64(u64::from(slot));
-        if let Err(error) = epoll::add(&self.epoll, &session.socket, data, epoll::EventFlags::IN) {
+        if let Err(error) = epoll::add(&self.epoll, session.socket.stream(), data, epoll::EventFlags::IN) {
             log_rarely!(warn, %error, "the socket of a session cannot be registered with epoll: the session is closed");
             self.free.push(slot);
             return;
         }
         self.inbox.sessions.fetch_add(1, Relaxed);
-        self.inbox.counters.opened(session.encoding, session.transport);
+        self.inbox.counters.opened(session.connection.encoding, session.connection.transport);
         self.sessions[slot as usize] = Some(session);
         self.stale.push_back((self.hub.now_ms() + self.bounds.stale_ms, (slot, generation)));
         if !leftover.is_empty() {
@@ -217,8 +223,26 @@ impl Worker {
         }
     }
 
+    /// Pings a session from the next turn of the wheel on.
+    fn begin_pings(&mut self, slot: u32) {
+        let turn = (self.tick as usize).wrapping_sub(1) % self.wheel.len();
+        self.wheel[turn].push((slot, self.generations[slot as usize]));
+    }
+
+    /// Schedules the check of the next expiry of a session.
+    fn await_end(&mut self, slot: u32) {
+        let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
+        let (due, mark) = (session.next_end(&self.bounds), (slot, session.generation));
+        if let Some(before) = std::mem::replace(&mut session.due, due) {
+            self.ends.remove(&(before, mark));
+        }
+        if let Some(due) = due {
+            self.ends.insert((due, mark));
+        }
+    }
+
     /// Ends a session, and sends the client a reason if there is one.
-    pub(super) fn end(&mut self, slot: u32, why: Option<Disconnected>) {
+    fn end(&mut self, slot: u32, why: Option<Disconnected>) {
         while let Some(removed) = self.channels.remove(&mut self.sessions, slot, 0) {
             self.inbox.counters.unsubscribed();
             let id = self.id(slot);
@@ -235,20 +259,21 @@ impl Worker {
                 true => websocket::closed(),
                 false => websocket::close(why.code, &why.reason),
             };
-            session.close(frame, *why == codes::SLOW);
+            session.socket.close(frame, *why == codes::SLOW);
         }
-        let waits = why.is_some() && session.flush() == Ok(()) && session.is_waiting();
+        let waits = why.is_some() && session.socket.flush() == Ok(()) && session.socket.is_waiting();
         // An error is harmless: the descriptor is closed soon.
-        let _ = epoll::delete(&self.epoll, &session.socket);
+        let _ = epoll::delete(&self.epoll, session.socket.stream());
         if !waits {
-            let _ = session.socket.shutdown(Shutdown::Write);
+            session.socket.shut_down();
         }
         if let Some(id) = id {
             self.hub.on_disconnected(id, session.identity.as_ref());
         }
         self.inbox.sessions.fetch_sub(1, Relaxed);
-        self.inbox.counters.ended(session.encoding, session.transport, why.map_or(0, |why| why.code));
-        if session.watched.writable {
+        let (encoding, transport) = (session.connection.encoding, session.connection.transport);
+        self.inbox.counters.ended(encoding, transport, why.map_or(0, |why| why.code));
+        if session.socket.watched.writable {
             self.inbox.counters.queues(false);
         }
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
@@ -262,7 +287,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn broken(&mut self, slot: u32, broken: Broken) {
+    fn broken(&mut self, slot: u32, broken: Broken) {
         self.end(
             slot,
             match broken {
@@ -270,5 +295,176 @@ impl Worker {
                 Broken::Socket => None,
             },
         );
+    }
+
+    fn ready(&mut self, slot: u32, flags: epoll::EventFlags, buffer: &mut [u8]) {
+        if flags.contains(epoll::EventFlags::OUT) {
+            self.flush(slot);
+        }
+        if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            return;
+        }
+        // Stop after a few reads, so that other sessions get their turn.
+        for _ in 0..4 {
+            let Some(session) = self.session(slot).filter(|session| session.socket.watched.readable) else { return };
+            match session.socket.read(buffer) {
+                Received::Bytes(len) => {
+                    self.read(slot, &mut buffer[..len]);
+                    if len < buffer.len() {
+                        return;
+                    }
+                }
+                Received::Nothing => return,
+                Received::End => return self.end(slot, None),
+            }
+        }
+    }
+
+    fn read(&mut self, slot: u32, bytes: &mut [u8]) {
+        let Some(session) = self.session(slot) else { return };
+        session.lives();
+        if self.take_in(slot, bytes) {
+            self.next_commands(slot);
+        }
+    }
+
+    /// Decodes received and kept bytes. Returns whether the session stays open.
+    fn take_in(&mut self, slot: u32, bytes: &mut [u8]) -> bool {
+        let max = self.bounds.message_bytes_max;
+        let Some(session) = self.session(slot) else { return false };
+        let (pings, end) = session.commands.take_in(bytes, max);
+        for payload in pings {
+            self.send(slot, &websocket::pong(&payload));
+        }
+        if let Some(why) = end {
+            if why != codes::BAD_PROTOCOL {
+                // Start the commands that precede the end.
+                self.begin_commands(slot);
+            }
+            self.end(slot, Some(why));
+            return false;
+        }
+        true
+    }
+
+    /// Starts the next commands, unless some are in flight.
+    fn next_commands(&mut self, slot: u32) {
+        let kept = self.session(slot).is_some_and(|session| session.commands.has_kept());
+        if kept && !self.take_in(slot, &mut []) {
+            return;
+        }
+        self.begin_commands(slot);
+        self.watch(slot);
+    }
+
+    fn begin_commands(&mut self, slot: u32) {
+        let (id, now, rate) = (self.id(slot), self.hub.now_ms(), self.bounds.publish_rate);
+        let queue_max = self.bounds.queue_bytes_max;
+        let Some(session) = self.session(slot) else { return };
+        // While the client has unread answers, its next commands wait.
+        if session.commands.busy || session.commands.is_empty() || session.socket.owes_reading(queue_max) {
+            return;
+        }
+        let mut commands = session.commands.take_next(now, rate);
+        for queued in &mut commands {
+            queued.subscriptions = session.subscriptions.len();
+            let channel = queued.command.channel();
+            let found = session.subscriptions.iter().find(|s| channel == Some(&*s.channel));
+            queued.subscribed = found.map(|subscription| subscription.kind.server_side);
+        }
+        session.commands.busy = true;
+        let source = match &session.identity {
+            Some(identity) => CommandSource::Known(identity.clone()),
+            None => CommandSource::New(session.take_connection()),
+        };
+        self.hub.carry_out(id, source, commands);
+    }
+
+    /// Registers the socket for the events that the session needs.
+    fn watch(&mut self, slot: u32) {
+        let Some(session) = self.sessions.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
+        let wanted = Watched { readable: session.commands.takes_more(), writable: session.socket.is_waiting() };
+        if wanted == session.socket.watched {
+            return;
+        }
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, wanted.readable);
+        flags.set(epoll::EventFlags::OUT, wanted.writable);
+        // epoll always reports a hang-up: edge-triggered while nothing is read, so that it is
+        // reported once.
+        flags.set(epoll::EventFlags::ET, !wanted.readable);
+        let data = epoll::EventData::new_u64(u64::from(slot));
+        match epoll::modify(&self.epoll, session.socket.stream(), data, flags) {
+            Ok(()) => {
+                if wanted.writable != session.socket.watched.writable {
+                    self.inbox.counters.queues(wanted.writable);
+                }
+                session.socket.watched = wanted;
+            }
+            Err(error) => {
+                log_rarely!(warn, %error, "the socket of a session cannot be registered with epoll: the session is closed");
+                self.end(slot, Some(codes::SERVER_ERROR));
+            }
+        }
+    }
+
+    fn send(&mut self, slot: u32, frame: &Bytes) {
+        let max = self.bounds.queue_bytes_max;
+        let Some(session) = self.session(slot) else { return };
+        match session.socket.send(frame, max) {
+            Ok(()) => self.watch(slot),
+            Err(broken) => self.broken(slot, broken),
+        }
+    }
+
+    /// Writes frames for this session alone. A frame may have two parts, of which sessions may
+    /// share the second.
+    fn answer(&mut self, slot: u32, frames: impl IntoIterator<Item = (Bytes, Option<Bytes>)>) {
+        let max = self.bounds.queue_bytes_max;
+        let Some(session) = self.session(slot) else { return };
+        match session.socket.answer(frames, max).and_then(|()| session.socket.flush()) {
+            Ok(()) => self.watch(slot),
+            Err(broken) => self.broken(slot, broken),
+        }
+    }
+
+    fn reply(&mut self, slot: u32, reply: &Reply) {
+        self.replies(slot, std::slice::from_ref(reply), &[]);
+    }
+
+    /// Writes replies. Their frames hold the permits until they are written.
+    fn replies(&mut self, slot: u32, replies: &[Reply], permits: &[Arc<Permit>]) {
+        let Some(session) = self.session(slot) else { return };
+        let (encoding, deflate) = (session.connection.encoding, session.connection.deflate);
+        let frame = |reply| {
+            let mut payload = Vec::new();
+            encode_reply(encoding, reply, &mut payload)?;
+            let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
+            Ok((held(compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), permits), None))
+        };
+        let frames: Result<Vec<_>, Malformed> = replies.iter().map(frame).collect();
+        match frames {
+            Ok(frames) => self.answer(slot, frames),
+            Err(_) => self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL)),
+        }
+    }
+
+    fn flush(&mut self, slot: u32) {
+        let Some(session) = self.session(slot) else { return };
+        match session.socket.flush() {
+            // Commands may have waited for the client to read.
+            Ok(()) if !session.commands.is_empty() => self.next_commands(slot),
+            Ok(()) => self.watch(slot),
+            Err(broken) => self.broken(slot, broken),
+        }
+    }
+
+    fn write_dirty(&mut self) {
+        for slot in std::mem::take(&mut self.dirty) {
+            if let Some(session) = self.session(slot) {
+                session.dirty = false;
+                self.flush(slot);
+            }
+        }
     }
 }

@@ -2,52 +2,64 @@
 
 use std::sync::Arc;
 
-use super::Worker;
+use super::{Fanout, Worker};
+use crate::partition::session::Session;
 use crate::partition::subscriptions::Progress;
 use crate::partition::{Place, SessionMessage, SubscribeOutcome, SubscriptionKind};
 use crate::protocol::codes;
 use crate::protocol::message::{Push, Reply};
 
-impl Worker {
-    pub(super) fn on_message(&mut self, slot: u32, message: SessionMessage) {
+/// A session that gets messages from the server.
+pub(super) struct Recipient<'a> {
+    pub(super) worker: &'a mut Worker,
+    pub(super) slot: u32,
+}
+
+impl Recipient<'_> {
+    fn session(&mut self) -> Option<&mut Session> {
+        self.worker.session(self.slot)
+    }
+
+    pub(super) fn on_message(&mut self, message: SessionMessage) {
+        let slot = self.slot;
         match message {
-            SessionMessage::Reply(reply) => self.reply(slot, &reply),
-            SessionMessage::Answer(reply, permits) => self.replies(slot, std::slice::from_ref(&*reply), &permits),
+            SessionMessage::Reply(reply) => self.worker.reply(slot, &reply),
+            SessionMessage::Answer(reply, permits) => {
+                self.worker.replies(slot, std::slice::from_ref(&*reply), &permits)
+            }
             SessionMessage::Connected { identity, expires_ms, reply, subscribed, permits } => {
-                let generation = self.generations[slot as usize];
-                let turn = (self.tick as usize).wrapping_sub(1) % self.wheel.len();
-                self.wheel[turn].push((slot, generation));
-                if let Some(session) = self.session(slot) {
-                    (session.identity, session.unconnected) = (Some(identity), None);
-                    session.expires_ms = expires_ms;
+                self.worker.begin_pings(slot);
+                if let Some(session) = self.session() {
+                    session.connected(identity, expires_ms);
                 }
                 for place in &subscribed {
-                    self.enter_presence(slot, place);
+                    self.enter_presence(place);
                 }
-                self.replies(slot, std::slice::from_ref(&*reply), &permits);
+                self.worker.replies(slot, std::slice::from_ref(&*reply), &permits);
                 for place in subscribed {
-                    self.activate(slot, &place);
+                    self.activate(&place);
                 }
-                self.await_end(slot);
+                self.worker.await_end(slot);
             }
             SessionMessage::Subscribing { channel, attempt, kind, from_server } => {
-                self.subscribing(slot, channel, attempt, kind, from_server);
+                self.subscribing(channel, attempt, kind, from_server);
             }
-            SessionMessage::Subscribed(place, outcome) => self.subscribed(slot, &place, outcome),
+            SessionMessage::Subscribed(place, outcome) => self.subscribed(&place, outcome),
             SessionMessage::NotSubscribed(channel, attempt) => {
-                if self.place_of_attempt(slot, &channel, attempt).is_some() {
-                    self.leave(slot, &channel);
+                let index = self.session().and_then(|session| session.index_of_attempt(&channel, attempt));
+                if index.is_some() {
+                    self.leave(&channel);
                 }
             }
             SessionMessage::Unsubscribed(channel, reply) => {
-                self.leave(slot, &channel);
+                self.leave(&channel);
                 if let Some(reply) = reply {
-                    self.reply(slot, &reply);
+                    self.worker.reply(slot, &reply);
                 }
             }
             SessionMessage::Refreshed { expires_ms, renamed, reply } => {
-                let hub = self.hub.clone();
-                if let Some(session) = self.session(slot) {
+                let hub = self.worker.hub.clone();
+                if let Some(session) = self.session() {
                     session.expires_ms = expires_ms;
                     session.refreshing = false;
                     if let Some(identity) = session.identity.as_ref().filter(|_| renamed) {
@@ -55,14 +67,14 @@ impl Worker {
                         active.for_each(|s| hub.set_presence(identity, &s.channel, &s.kind));
                     }
                 }
-                self.await_end(slot);
+                self.worker.await_end(slot);
                 if let Some(reply) = reply {
-                    self.reply(slot, &reply);
+                    self.worker.reply(slot, &reply);
                 }
             }
             SessionMessage::SubRefreshed { channel, expires_ms, info, reply } => {
-                let hub = self.hub.clone();
-                if let Some(session) = self.session(slot)
+                let hub = self.worker.hub.clone();
+                if let Some(session) = self.session()
                     && let Some(subscription) = session.subscriptions.iter_mut().find(|s| s.channel == channel)
                 {
                     subscription.kind.expires_ms = expires_ms;
@@ -74,89 +86,71 @@ impl Worker {
                         }
                     }
                 }
-                self.await_end(slot);
+                self.worker.await_end(slot);
                 if let Some(reply) = reply {
-                    self.reply(slot, &reply);
+                    self.worker.reply(slot, &reply);
                 }
             }
             SessionMessage::Ready => {
-                if let Some(session) = self.session(slot) {
-                    session.busy = false;
+                if let Some(session) = self.session() {
+                    session.commands.busy = false;
                 }
-                self.next_commands(slot);
+                self.worker.next_commands(slot);
             }
-            SessionMessage::Disconnect(why) => self.end(slot, Some(why)),
+            SessionMessage::Disconnect(why) => self.worker.end(slot, Some(why)),
         }
     }
 
-    pub(super) fn place_of(&self, slot: u32, channel: &str) -> Option<usize> {
-        let session = self.sessions.get(slot as usize)?.as_ref()?;
-        session.subscriptions.iter().position(|s| *s.channel == *channel)
-    }
-
-    pub(super) fn leave(&mut self, slot: u32, channel: &str) {
-        let Some(at) = self.place_of(slot, channel) else { return };
-        if let Some(removed) = self.channels.remove(&mut self.sessions, slot, at) {
-            self.inbox.counters.unsubscribed();
-            let id = self.id(slot);
-            let identity = self.session(slot).and_then(|session| session.identity.clone());
-            self.hub.on_unsubscribed(id, identity.as_ref(), &removed.channel, &removed.kind);
+    pub(super) fn leave(&mut self, channel: &str) {
+        let Some(at) = self.session().and_then(|session| session.index_of(channel)) else { return };
+        if let Some(removed) = self.worker.channels.remove(&mut self.worker.sessions, self.slot, at) {
+            self.worker.inbox.counters.unsubscribed();
+            let id = self.worker.id(self.slot);
+            let identity = self.session().and_then(|session| session.identity.clone());
+            self.worker.hub.on_unsubscribed(id, identity.as_ref(), &removed.channel, &removed.kind);
         }
-    }
-
-    /// The index of a subscription, if this attempt made it.
-    fn place_of_attempt(&self, slot: u32, channel: &str, attempt: u64) -> Option<usize> {
-        let session = self.sessions.get(slot as usize)?.as_ref()?;
-        session.subscriptions.iter().position(|s| s.attempt == attempt && *s.channel == *channel)
     }
 
     /// Accepts an attempt to subscribe. A session has at most one subscription to a channel, and
     /// its client and the back end may subscribe it concurrently.
-    fn subscribing(
-        &mut self,
-        slot: u32,
-        channel: Arc<str>,
-        attempt: u64,
-        kind: Box<SubscriptionKind>,
-        from_server: bool,
-    ) {
-        let (id, max) = (self.id(slot), self.bounds.channels_max);
-        let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
+    fn subscribing(&mut self, channel: Arc<str>, attempt: u64, kind: Box<SubscriptionKind>, from_server: bool) {
+        let (id, max) = (self.worker.id(self.slot), self.worker.bounds.channels_max);
+        let Some(Some(session)) = self.worker.sessions.get_mut(self.slot as usize) else { return };
         let has = session.subscriptions.iter().any(|s| *s.channel == *channel);
         let fits = !from_server || session.identity.is_some() && session.subscriptions.len() < max;
         if has || !fits {
             // Release what the attempt took; its completion reports the reason.
-            return self.hub.on_unsubscribed(id, None, &channel, &kind);
+            return self.worker.hub.on_unsubscribed(id, None, &channel, &kind);
         }
         let ends = kind.expires_ms.is_some();
-        self.channels.add(slot, session, channel, attempt, kind);
+        self.worker.channels.add(self.slot, session, channel, attempt, kind);
         if ends {
-            self.await_end(slot);
+            self.worker.await_end(self.slot);
         }
-        self.inbox.counters.subscribed();
+        self.worker.inbox.counters.subscribed();
     }
 
     /// Reports the result of a subscription to the session.
-    fn subscribed(&mut self, slot: u32, place: &Place, outcome: SubscribeOutcome) {
-        let Some(session) = self.session(slot) else { return };
+    fn subscribed(&mut self, place: &Place, outcome: SubscribeOutcome) {
+        let Some(session) = self.session() else { return };
         let accepted = session.subscriptions.iter().any(|s| s.attempt == place.attempt);
         let has = session.subscriptions.iter().any(|s| s.channel == place.channel);
         let (connected, count) = (session.identity.is_some(), session.subscriptions.len());
-        let (encoding, deflate) = (session.encoding, session.deflate);
+        let (encoding, deflate) = (session.connection.encoding, session.connection.deflate);
         match outcome {
             SubscribeOutcome::Reply { id, answer } if accepted => {
                 let Some((head, rest)) = answer.frame(encoding, id, deflate) else {
-                    return self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL));
+                    return self.worker.end(self.slot, Some(codes::INAPPROPRIATE_PROTOCOL));
                 };
-                self.enter_presence(slot, place);
-                self.answer(slot, [(head, Some(rest))]);
-                self.activate(slot, place);
+                self.enter_presence(place);
+                self.worker.answer(self.slot, [(head, Some(rest))]);
+                self.activate(place);
             }
             SubscribeOutcome::Reply { id, .. } => {
                 // The attempt was refused, or the back end unsubscribed the session before it
                 // completed.
                 let error = if has { codes::ALREADY_SUBSCRIBED } else { codes::PERMISSION_DENIED };
-                self.reply(slot, &Reply { id, error: Some(error.into()), ..Reply::default() });
+                self.worker.reply(self.slot, &Reply { id, error: Some(error.into()), ..Reply::default() });
             }
             SubscribeOutcome::Push { push, missed, permits, done } if accepted => {
                 let missed = missed.into_iter().map(|publication| Push {
@@ -166,14 +160,14 @@ impl Worker {
                 });
                 let reply = |push| Reply { push: Some(push), ..Reply::default() };
                 let replies: Vec<Reply> = std::iter::once(*push).chain(missed).map(reply).collect();
-                self.enter_presence(slot, place);
-                self.replies(slot, &replies, &permits);
-                self.activate(slot, place);
+                self.enter_presence(place);
+                self.worker.replies(self.slot, &replies, &permits);
+                self.activate(place);
                 // The caller may have stopped waiting.
                 let _ = done.send(Ok(()));
             }
             SubscribeOutcome::Push { done, .. } => {
-                let full = connected && !has && count >= self.bounds.channels_max;
+                let full = connected && !has && count >= self.worker.bounds.channels_max;
                 // A session that already has the channel counts as subscribed. A session that is
                 // about to connect takes its subscriptions from the connect command.
                 let _ = done.send(if full { Err(codes::LIMIT_EXCEEDED) } else { Ok(()) });
@@ -183,33 +177,39 @@ impl Worker {
 
     /// Adds the session to the presence of a channel, before the reply: a client that has the reply
     /// must find itself there.
-    fn enter_presence(&mut self, slot: u32, place: &Place) {
-        let Some(at) = self.place_of_attempt(slot, &place.channel, place.attempt) else { return };
-        let Some(Some(session)) = self.sessions.get(slot as usize) else { return };
+    fn enter_presence(&mut self, place: &Place) {
+        let Some(at) = self.session().and_then(|session| session.index_of_attempt(&place.channel, place.attempt))
+        else {
+            return;
+        };
+        let Some(Some(session)) = self.worker.sessions.get(self.slot as usize) else { return };
         if let Some(identity) = &session.identity {
             let subscription = &session.subscriptions[at];
-            self.hub.set_presence(identity, &subscription.channel, &subscription.kind);
+            self.worker.hub.set_presence(identity, &subscription.channel, &subscription.kind);
         }
     }
 
     /// The client has all publications up to the place. Delivers the kept publications, and makes
     /// the subscription active.
-    fn activate(&mut self, slot: u32, place: &Place) {
-        let Some(at) = self.place_of_attempt(slot, &place.channel, place.attempt) else { return };
-        let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
+    fn activate(&mut self, place: &Place) {
+        let Some(at) = self.session().and_then(|session| session.index_of_attempt(&place.channel, place.attempt))
+        else {
+            return;
+        };
+        let Some(Some(session)) = self.worker.sessions.get_mut(self.slot as usize) else { return };
         let subscription = &mut session.subscriptions[at];
         match std::mem::replace(&mut subscription.progress, Progress::Active(place.position.offset)) {
             // The channel began anew after the answer was made.
             Progress::Syncing(kept) if kept.is_outdated(place.position) => {
-                self.end(slot, Some(codes::INSUFFICIENT_STATE));
+                self.worker.end(self.slot, Some(codes::INSUFFICIENT_STATE));
             }
             Progress::Syncing(kept) => {
                 if let Some(identity) = &session.identity {
-                    self.hub.on_subscribed(identity, &subscription.channel, &subscription.kind);
+                    self.worker.hub.on_subscribed(identity, &subscription.channel, &subscription.kind);
                 }
-                self.deliver_kept(slot, at, &kept.publications);
+                Fanout(self.worker).deliver_kept(self.slot, at, &kept.publications);
             }
-            Progress::Overrun => self.end(slot, Some(codes::INSUFFICIENT_STATE)),
+            Progress::Overrun => self.worker.end(self.slot, Some(codes::INSUFFICIENT_STATE)),
             Progress::Active(_) => {}
         }
     }
