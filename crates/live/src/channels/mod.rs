@@ -117,19 +117,26 @@ impl LiveChannels {
         channel: &str,
         options: &NamespaceOptions,
     ) -> Result<Arc<str>, ClientError> {
+        let at_home = options.has_history() || !self.homes.is_local(channel);
+        // The applier takes the lock of a channel, and opening it may read the disk: so it is
+        // opened before.
+        let opened = match at_home && !self.is_in_use(channel) {
+            true => Some(self.homes.open(channel).map_err(refusal)?),
+            false => None,
+        };
         let mut part = self.by_name.part(channel).lock();
         if !part.contains_key(channel) {
+            if at_home && opened.is_none() {
+                // Its last subscriber left in between.
+                drop(part);
+                return self.join(session, channel, options);
+            }
             let name: Arc<str> = channel.into();
             let ttl_ms = history_ttl_ms(options);
             let bounds = options.has_history().then_some(HistoryBounds { size: options.history_size, ttl_ms });
-            let attachment = self.homes.attach(&name, bounds);
-            let opened = match options.has_history() || attachment.is_some() {
-                true => Some(self.homes.open(channel).map_err(refusal)?),
-                false => None,
-            };
             let live = LiveChannel {
                 channel: opened,
-                _attachment: attachment,
+                _attachment: self.homes.attach(&name, bounds),
                 subscribers: vec![0; self.partitions.inboxes().len()].into(),
                 total: 0,
                 last: None,
