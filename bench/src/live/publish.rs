@@ -152,7 +152,7 @@ async fn over_websocket(args: &LiveArgs, end: Instant) -> io::Result<Vec<u64>> {
     call(Command { id: 1, connect: Some(connect), ..Command::default() }).await?;
     repeat(end, async |n| {
         let data = wire::data(Marks { n, t: 0 }, args.size).into_bytes();
-        let publish = Some(PublishRequest { channel: args.channel.clone(), data });
+        let publish = Some(PublishRequest { channel: args.channel.clone(), data: data.into() });
         call(Command { id: n as u32 + 2, publish, ..Command::default() }).await
     })
     .await

@@ -102,13 +102,9 @@ fn put_frame(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
 
 /// A frame as a server sends it, for the floor program.
 pub fn server_frame(encoding: Encoding, channel: &str, offset: u64, data: &str) -> io::Result<Vec<u8>> {
-    let publication = Publication { data: data.as_bytes().to_vec(), offset, ..Publication::default() };
-    let push = steadfast_live::protocol::message::Push {
-        channel: channel.to_owned(),
-        publication: Some(publication),
-        ..Default::default()
-    };
-    let payload = steadfast_live::protocol::codec::encode_push(encoding, push).map_err(bad)?;
+    let publication = Publication { data: data.as_bytes().to_vec().into(), offset, ..Publication::default() };
+    let payload = steadfast_live::protocol::codec::encode_publication(encoding, channel, &publication).map_err(bad)?;
+    let payload = payload.bytes();
     let mut out = vec![0x80 | if encoding == Encoding::Json { 1 } else { 2 }];
     match payload.len() {
         len @ 0..=125 => out.push(len as u8),
@@ -121,7 +117,7 @@ pub fn server_frame(encoding: Encoding, channel: &str, offset: u64, data: &str) 
             out.extend_from_slice(&(len as u64).to_be_bytes());
         }
     }
-    out.extend_from_slice(&payload);
+    out.extend_from_slice(payload);
     Ok(out)
 }
 

@@ -14,7 +14,7 @@ use crate::protocol::message::{
     RpcRequest, RpcResult, SendRequest, StreamPosition, SubRefreshRequest, SubscribeRequest, SubscribeResult,
     Subscribed,
 };
-use crate::protocol::{Encoding, Malformed, decode_commands};
+use crate::protocol::{Encoding, Malformed, Payload, decode_commands};
 
 /// Maximum number of commands of a frame: small, so that inputs can exceed it.
 const COMMANDS_MAX: usize = 16;
@@ -56,7 +56,7 @@ fn commands() -> Vec<Command> {
         Command { connect: Some(connect), ..none() },
         Command { subscribe: Some(subscribe), ..none() },
         Command { unsubscribe: channel(), ..none() },
-        Command { publish: Some(PublishRequest { channel: text("chat:1"), data: b"{}".to_vec() }), ..none() },
+        Command { publish: Some(PublishRequest { channel: text("chat:1"), data: b"{}".to_vec().into() }), ..none() },
         Command { presence: channel(), ..none() },
         Command { presence_stats: channel(), ..none() },
         Command { history: Some(history), ..none() },
@@ -81,7 +81,7 @@ fn corpus(encoding: Encoding) -> Vec<Vec<u8>> {
 
 /// Commands that only a Protobuf client can send: data that is not JSON, and JSON of several lines.
 fn foreign() -> [Command; 2] {
-    let publish = |data: &[u8]| PublishRequest { channel: "chat:1".to_owned(), data: data.to_vec() };
+    let publish = |data: &[u8]| PublishRequest { channel: "chat:1".to_owned(), data: data.to_vec().into() };
     [&b"\xff\x00"[..], b" [1,\r\n2]\n"].map(|data| Command { publish: Some(publish(data)), ..Command::default() })
 }
 
@@ -179,6 +179,7 @@ fn replies(command: &Command) -> Vec<Reply> {
     let mut data = Vec::new();
     let mut texts = Vec::new();
     let mut tags = std::collections::BTreeMap::new();
+    let published = command.publish.as_ref().map(|publish| publish.data.to_vec()).unwrap_or_default();
     if let Some(connect) = &command.connect {
         data.push(&connect.data);
         texts.extend([&connect.name, &connect.token]);
@@ -189,7 +190,7 @@ fn replies(command: &Command) -> Vec<Reply> {
         texts.extend([&subscribe.channel, &subscribe.epoch]);
     }
     if let Some(publish) = &command.publish {
-        data.push(&publish.data);
+        data.push(&published);
         texts.push(&publish.channel);
     }
     if let Some(rpc) = &command.rpc {
@@ -206,7 +207,7 @@ fn replies(command: &Command) -> Vec<Reply> {
     for data in data {
         let info = ClientInfo { user: text.clone(), conn_info: data.clone(), ..ClientInfo::default() };
         let publication = Publication {
-            data: data.clone(),
+            data: data.clone().into(),
             info: Some(info.clone()),
             offset: u64::from(command.id),
             tags: tags.clone(),
@@ -238,18 +239,19 @@ fn replies(command: &Command) -> Vec<Reply> {
 /// Encodes replies in one frame, checks that it decodes to the same replies, and returns how many
 /// have an encoding.
 fn round_trip(encoding: Encoding, replies: &[Reply]) -> usize {
-    let mut out = Vec::new();
+    let mut out = Payload::default();
     let mut sizes = Vec::new();
     for reply in replies {
-        let before = out.len();
+        let before = out.bytes().len();
         match encode_reply(encoding, reply, &mut out) {
-            Ok(()) => sizes.push((reply, out.len())),
+            Ok(()) => sizes.push((reply, out.bytes().len())),
             Err(why) => {
                 assert_eq!(encoding, Encoding::Json, "{why}");
-                assert_eq!(out.len(), before, "a failed encoding leaves no bytes");
+                assert_eq!(out.bytes().len(), before, "a failed encoding leaves no bytes");
             }
         }
     }
+    let out = out.bytes();
     match encoding {
         Encoding::Json => {
             // SDKs split a frame at its line ends.
@@ -261,7 +263,7 @@ fn round_trip(encoding: Encoding, replies: &[Reply]) -> usize {
             }
         }
         Encoding::Protobuf => {
-            let mut rest = &out[..];
+            let mut rest = out;
             for (reply, end) in &sizes {
                 assert_eq!(Reply::decode_length_delimited(&mut rest).as_ref(), Ok(*reply));
                 assert_eq!(out.len() - rest.len(), *end, "a message ends where its length says");

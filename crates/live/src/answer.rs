@@ -136,12 +136,14 @@ impl SubscribeAnswer {
 mod tests {
     use super::*;
     use crate::deflate::inflate;
+    use crate::protocol::Payload;
     use crate::protocol::codec::encode_reply;
     use crate::protocol::message::{Publication, Reply};
 
     #[test]
     fn its_two_parts_make_the_whole_reply() {
-        let publications = vec![Publication { data: b"{\"x\":1}".to_vec(), offset: 4, ..Publication::default() }; 30];
+        let publications =
+            vec![Publication { data: b"{\"x\":1}".to_vec().into(), offset: 4, ..Publication::default() }; 30];
         let result = SubscribeResult {
             recoverable: true,
             epoch: "e".into(),
@@ -154,9 +156,10 @@ mod tests {
         for encoding in [Encoding::Json, Encoding::Protobuf] {
             for id in [1, 127, 128, u32::MAX] {
                 let (head, rest) = answer.frame(encoding, id, None).expect("encoded");
-                let mut whole = Vec::new();
+                let mut whole = Payload::default();
                 let reply = Reply { id, subscribe: Some(result.clone()), ..Reply::default() };
                 encode_reply(encoding, &reply, &mut whole).expect("encoded");
+                let whole = whole.bytes().to_vec();
                 let framed = websocket::message(encoding, &whole);
                 assert_eq!([head, rest.clone()].concat(), framed, "{encoding:?} {id}");
                 assert_eq!(rest.as_ptr(), answer.frame(encoding, 9, None).expect("again").1.as_ptr(), "encoded once");
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn binary_data_has_no_frame_in_json() {
-        let publications = vec![Publication { data: vec![0xff], ..Publication::default() }];
+        let publications = vec![Publication { data: vec![0xff].into(), ..Publication::default() }];
         let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
         assert!(answer.frame(Encoding::Json, 1, None).is_none());
         assert!(answer.frame(Encoding::Protobuf, 1, None).is_some());

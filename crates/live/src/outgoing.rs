@@ -9,9 +9,9 @@ use steadfast_store::Publication as Stored;
 
 use crate::deflate::Deflate;
 use crate::fossil;
-use crate::protocol::codec::{encode_push, encode_reply};
+use crate::protocol::codec::{encode_publication, encode_reply};
 use crate::protocol::message::{Publication, Push, Reply};
-use crate::protocol::{Encoding, Malformed};
+use crate::protocol::{Encoding, Malformed, Payload};
 use crate::websocket;
 
 /// A publication as the store keeps it, without the fields that the store has itself.
@@ -48,7 +48,8 @@ impl Encoded {
 /// # Errors
 /// When the stored bytes are not a publication.
 pub fn from_stored(stored: &Stored) -> Result<Publication, Malformed> {
-    let mut publication = Publication::decode(&stored.body[..]).map_err(|e| Malformed(e.to_string()))?;
+    // Its data is a part of the stored bytes.
+    let mut publication = Publication::decode(stored.body.clone()).map_err(|e| Malformed(e.to_string()))?;
     publication.offset = stored.offset;
     publication.time = stored.time_ms as i64;
     Ok(publication)
@@ -122,25 +123,33 @@ impl Outgoing {
         let form = if form == Form::Whole && encoding == Encoding::Protobuf { Form::Plain } else { form };
         let plain = &self.frames[encoding as usize][form as usize];
         let Some(deflate) = deflate else {
-            return plain.get_or_init(|| Some(websocket::message(encoding, &self.encode(encoding, form)?))).clone();
+            return plain.get_or_init(|| Some(websocket::framed(encoding, self.encode(encoding, form)?))).clone();
         };
         let compressed = &self.compressed.get_or_init(Box::default)[encoding as usize][form as usize];
-        compressed.get_or_init(|| shared(encoding, deflate, &self.encode(encoding, form)?, plain)).clone()
+        compressed.get_or_init(|| Some(shared(encoding, deflate, self.encode(encoding, form)?, plain))).clone()
     }
 
-    fn encode(&self, encoding: Encoding, form: Form) -> Option<Vec<u8>> {
+    fn encode(&self, encoding: Encoding, form: Form) -> Option<Payload> {
+        if form == Form::Plain {
+            return encode_publication(encoding, &self.channel, &self.publication).ok();
+        }
         let base = self.previous.as_ref().filter(|_| form == Form::Delta).map(|p| &p.publication.data[..]);
         let publication = in_form(&self.publication, encoding, form, base)?;
-        let push =
-            Push { channel: self.channel.as_ref().to_owned(), publication: Some(publication), ..Push::default() };
-        encode_push(encoding, push).ok()
+        encode_publication(encoding, &self.channel, &publication).ok()
     }
 }
 
 /// The frame for sessions with compression: the plain frame if compression does not help.
-fn shared(encoding: Encoding, deflate: Deflate, payload: &[u8], plain: &Frame) -> Option<Bytes> {
-    let compressed = websocket::compressed(encoding, deflate, payload);
-    compressed.or_else(|| plain.get_or_init(|| Some(websocket::message(encoding, payload))).clone())
+fn shared(encoding: Encoding, deflate: Deflate, payload: Payload, plain: &Frame) -> Bytes {
+    match (websocket::compressed(encoding, deflate, payload.bytes()), plain.get()) {
+        (Some(compressed), _) => compressed,
+        (None, Some(Some(frame))) => frame.clone(),
+        (None, _) => {
+            let frame = websocket::framed(encoding, payload);
+            // Another thread may have been first: then both have the same bytes.
+            plain.get_or_init(|| Some(frame.clone())).clone().unwrap_or(frame)
+        }
+    }
 }
 
 /// A publication in a form; `base` is the base of a delta.
@@ -156,13 +165,13 @@ pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: 
         // instead, and also where it is no longer than the delta.
         let fits = encoding != Encoding::Json || std::str::from_utf8(&delta).is_ok();
         if fits && delta.len() < publication.data.len() {
-            publication.data = delta;
+            publication.data = delta.into();
             publication.delta = true;
         }
     }
     if form != Form::Plain && encoding == Encoding::Json {
         let text = std::str::from_utf8(&publication.data).ok()?;
-        publication.data = serde_json::to_vec(text).ok()?;
+        publication.data = serde_json::to_vec(text).ok()?.into();
     }
     Some(publication)
 }
@@ -204,19 +213,19 @@ impl ChannelPush {
     pub fn frame(&self, encoding: Encoding, deflate: Option<Deflate>) -> Option<Bytes> {
         let plain = &self.frames[encoding as usize];
         let encode = || {
-            let mut out = Vec::new();
+            let mut out = Payload::default();
             for push in &self.pushes {
                 let reply = Reply { push: Some(push.clone()), ..Reply::default() };
                 // A failed encoding leaves no bytes behind.
                 let _ = encode_reply(encoding, &reply, &mut out);
             }
-            (!out.is_empty()).then_some(out)
+            (!out.bytes().is_empty()).then_some(out)
         };
         match deflate {
-            None => plain.get_or_init(|| Some(websocket::message(encoding, &encode()?))).clone(),
+            None => plain.get_or_init(|| Some(websocket::framed(encoding, encode()?))).clone(),
             Some(deflate) => {
                 let compressed = &self.compressed[encoding as usize];
-                compressed.get_or_init(|| shared(encoding, deflate, &encode()?, plain)).clone()
+                compressed.get_or_init(|| Some(shared(encoding, deflate, encode()?, plain))).clone()
             }
         }
     }
@@ -228,7 +237,7 @@ mod tests {
     use crate::deflate::inflate;
 
     fn outgoing(data: &[u8], previous: Option<Arc<Outgoing>>) -> Arc<Outgoing> {
-        let publication = Publication { data: data.to_vec(), offset: 3, ..Publication::default() };
+        let publication = Publication { data: data.to_vec().into(), offset: 3, ..Publication::default() };
         Arc::new(Outgoing::new("c".into(), 1, publication, previous))
     }
 
@@ -320,7 +329,7 @@ mod tests {
     #[test]
     fn pushes_share_a_frame_without_unencodable_ones() {
         let of = |publications: &[&[u8]]| {
-            let publication = |data: &&[u8]| Publication { data: data.to_vec(), ..Publication::default() };
+            let publication = |data: &&[u8]| Publication { data: data.to_vec().into(), ..Publication::default() };
             let push = |data| Push { channel: "c".into(), publication: Some(publication(data)), ..Push::default() };
             ChannelPush::new("c".into(), publications.iter().map(push).collect())
         };
@@ -334,8 +343,10 @@ mod tests {
     #[test]
     fn the_store_keeps_all_fields_of_the_publisher() {
         let tags = [("a".to_owned(), "b".to_owned())].into();
-        let publication = Publication { data: b"1".to_vec(), tags, ..Publication::default() };
+        let publication = Publication { data: b"1".to_vec().into(), tags, ..Publication::default() };
         let stored = Stored { offset: 7, time_ms: 9, body: to_stored(&publication) };
-        assert_eq!(from_stored(&stored), Ok(Publication { offset: 7, time: 9, ..publication }));
+        let found = from_stored(&stored).expect("a publication");
+        assert!(stored.body.as_ptr_range().contains(&found.data.as_ptr()), "its data is not copied");
+        assert_eq!(found, Publication { offset: 7, time: 9, ..publication });
     }
 }

@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use sha1::{Digest, Sha1};
 
 use crate::deflate::{Deflate, Violation, inflate};
-use crate::protocol::Encoding;
+use crate::protocol::{Encoding, Payload};
 
 const FIN: u8 = 0x80;
 /// The message is compressed.
@@ -45,7 +45,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
-fn put_head(opcode: u8, len: usize, out: &mut BytesMut) {
+fn put_head(opcode: u8, len: usize, out: &mut impl BufMut) {
     out.put_u8(FIN | opcode);
     match len {
         len @ 0..=125 => out.put_u8(len as u8),
@@ -74,6 +74,15 @@ pub fn message_head(encoding: Encoding, compressed: bool, len: usize) -> BytesMu
 /// The frame of a message in an encoding.
 pub fn message(encoding: Encoding, payload: &[u8]) -> Bytes {
     frame(opcode(encoding), payload)
+}
+
+/// The frame of a payload, without a copy.
+pub fn framed(encoding: Encoding, payload: Payload) -> Bytes {
+    let mut head = [0; 10];
+    let mut rest = &mut head[..];
+    put_head(opcode(encoding), payload.bytes().len(), &mut rest);
+    let len = 10 - rest.len();
+    payload.with_head(&head[..len])
 }
 
 /// The frame of a compressed message; `None` if compression does not help.

@@ -6,7 +6,7 @@ use crate::commands::tests::node_with;
 const CONFIG: &str = r#"{"channel": {"without_namespace": {"history_size": 50, "history_ttl": "60s"}}}"#;
 
 fn publish(data: Vec<u8>) -> Publish {
-    Publish { data, tags: BTreeMap::new(), skip_history: false, idempotency_key: String::new() }
+    Publish { data: data.into(), tags: BTreeMap::new(), skip_history: false, idempotency_key: String::new() }
 }
 
 #[test]
@@ -69,8 +69,12 @@ async fn a_history_page_ends_at_its_bound_in_bytes() {
 #[tokio::test]
 async fn a_key_counts_within_one_request_too() {
     let api = Api::new(node_with(CONFIG).await);
-    let publish =
-        || Publish { data: b"1".to_vec(), tags: Default::default(), skip_history: false, idempotency_key: "k".into() };
+    let publish = || Publish {
+        data: b"1".to_vec().into(),
+        tags: Default::default(),
+        skip_history: false,
+        idempotency_key: "k".into(),
+    };
     let channels = vec!["a".to_owned(), "b".to_owned(), "a".to_owned(), "a".to_owned()];
     let done = api.carry_out(Command::Broadcast(channels, publish()), &Terms::default()).await.expect("published");
     let Done::Broadcast(positions) = done else { panic!("{done:?}") };

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +16,7 @@ use super::result::{BatchReply, BatchResult, MethodResult, ReplyBody};
 use super::{Api, BATCH_MAX, Command, Ending, Publish, Renewal, Sessions, Terms, refuse};
 use crate::options::{SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::json::{any_json, null_is_absent, null_values_are_absent};
+use crate::protocol::json::{any_json, into_bytes, null_is_absent, null_values_are_absent};
 use crate::protocol::message::{HistoryRequest, StreamPosition};
 
 // Fields that Centrifugo does not know are ignored, as in Centrifugo. Fields that it knows are
@@ -355,13 +356,13 @@ fn position(since: Since) -> StreamPosition {
 fn publish(request: PublishBody) -> Result<Publish, ClientError> {
     refuse(request.version > 0, "version")?;
     refuse(!request.version_epoch.is_empty(), "version_epoch")?;
-    let data = match (&request.data, request.b64data.as_str()) {
+    let PublishBody { data, b64data, tags, skip_history, idempotency_key, .. } = request;
+    let data = match (data, b64data.as_str()) {
         // Some namespaces accept empty data.
-        (None, "") => Vec::new(),
-        (Some(data), "") => data.get().as_bytes().to_vec(),
-        (_, text) => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?,
+        (None, "") => Bytes::new(),
+        (Some(data), "") => into_bytes(data),
+        (_, text) => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?.into(),
     };
-    let PublishBody { tags, skip_history, idempotency_key, .. } = request;
     Ok(Publish { data, tags, skip_history, idempotency_key })
 }
 
@@ -375,7 +376,7 @@ mod tests {
         else {
             panic!("a publication")
         };
-        assert_eq!((channel.as_str(), publish.data.as_slice()), ("c", [0xff, 0].as_slice()));
+        assert_eq!((channel.as_str(), &publish.data[..]), ("c", &[0xff, 0][..]));
         for (method, body, code, expected) in [
             ("publish", r#"{"channel": "c", "b64data": "?"}"#, 107, "bad request"),
             ("publish", r#"{"channel": "c", "data": 1, "version": 4}"#, 107, "version: not supported"),
@@ -467,7 +468,7 @@ mod tests {
         }
         let body = br#"{"channel": "c", "data": null, "tags": {"a": null}}"#;
         let Ok(Command::Publish(_, publish)) = command("publish", body) else { panic!("a publication of null") };
-        assert_eq!((publish.data.as_slice(), publish.tags), (&b"null"[..], [("a".into(), String::new())].into()));
+        assert_eq!((&publish.data[..], publish.tags), (&b"null"[..], [("a".into(), String::new())].into()));
         let body = br#"{"disconnect": {"code": 4001, "reason": null}, "since": {"offset": null, "epoch": null}}"#;
         assert!(command("disconnect", body).is_ok() && command("history", body).is_ok());
         assert!(command("subscribe", br#"{"override": {"presence": {"value": null}}}"#).is_ok());

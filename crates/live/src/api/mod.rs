@@ -75,7 +75,7 @@ pub(crate) fn durability(headers: &HeaderMap) -> Result<Option<ChannelDurability
 /// The parameters of a publication.
 #[derive(Debug)]
 pub(crate) struct Publish {
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Bytes,
     pub(crate) tags: BTreeMap<String, String>,
     pub(crate) skip_history: bool,
     pub(crate) idempotency_key: String,

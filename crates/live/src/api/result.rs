@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn data_is_shown_as_it_is_and_binary_data_as_base64() {
         let info = ClientInfo { conn_info: b"[7]".to_vec(), ..ClientInfo::default() };
-        let publication = |data: &[u8], offset| Publication { data: data.to_vec(), offset, ..Publication::default() };
+        let publication =
+            |data: &[u8], offset| Publication { data: data.to_vec().into(), offset, ..Publication::default() };
         let publications = vec![
             publication(b"{\"b\": 1,\n \"a\":1.0}", 1),
             Publication { info: Some(info), ..publication(&[0xff, 0], 2) },

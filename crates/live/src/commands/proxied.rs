@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use steadfast_flow::log_rarely;
 
@@ -93,7 +94,7 @@ impl ProxyCalls<'_> {
         identity: &SessionIdentity,
         options: &NamespaceOptions,
         request: &PublishRequest,
-    ) -> Result<(Vec<u8>, bool), Refused> {
+    ) -> Result<(Bytes, bool), Refused> {
         let proxy = self
             .0
             .back_ends
@@ -104,7 +105,7 @@ impl ProxyCalls<'_> {
         let reply =
             result_of(proxy.ask::<PublishReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
         let data = bytes_of("data", reply.data.as_deref(), &reply.b64data).map_err(|e| nonsense(&e))?;
-        Ok((if data.is_empty() { request.data.clone() } else { data }, reply.skip_history))
+        Ok((if data.is_empty() { request.data.clone() } else { data.into() }, reply.skip_history))
     }
 
     /// Sends an RPC to the back end.

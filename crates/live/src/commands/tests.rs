@@ -245,7 +245,7 @@ async fn a_recovery_without_an_epoch_is_one_of_any_epoch() {
     let node = node_with(config).await;
     for n in 0..3 {
         let tags = [("a".to_owned(), n.to_string())].into_iter().collect();
-        let publication = Publication { data: b"1".to_vec(), tags, ..Publication::default() };
+        let publication = Publication { data: b"1".to_vec().into(), tags, ..Publication::default() };
         node.publisher.publish("c", publication, Submission::default()).await.expect("published");
     }
     let recover = |epoch: &str, offset, tf| SubscribeRequest {
@@ -274,7 +274,7 @@ async fn a_recovery_without_an_epoch_is_one_of_any_epoch() {
 async fn a_recovery_larger_than_an_answer_fails() {
     let node = node().await;
     let publication =
-        || Publication { data: format!("\"{}\"", "x".repeat(3000)).into_bytes(), ..Publication::default() };
+        || Publication { data: format!("\"{}\"", "x".repeat(3000)).into_bytes().into(), ..Publication::default() };
     for _ in 0..5 {
         node.publisher.publish("c", publication(), Submission::default()).await.expect("published");
     }

@@ -66,7 +66,7 @@ impl FrameEncoder {
             Frame::Close(code, reason) => {
                 let disconnect = Some(Disconnect { code: u32::from(*code), reason: reason.clone(), reconnect: false });
                 let push = encode_push(self.encoding, Push { disconnect, ..Push::default() });
-                self.put_all(&push.unwrap_or_default(), true, out);
+                self.put_all(push.unwrap_or_default().bytes(), true, out);
                 if self.transport == Transport::UniWebSocket {
                     out.put_slice(&crate::websocket::close(*code, reason));
                 }
@@ -207,17 +207,18 @@ impl Streaming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Payload;
     use crate::protocol::codec::encode_reply;
     use crate::protocol::message::{Publication, Reply};
 
     fn frame(encoding: Encoding, reply: &Reply) -> Frame {
-        let mut payload = Vec::new();
+        let mut payload = Payload::default();
         encode_reply(encoding, reply, &mut payload).expect("encoded");
-        Frame::Message(payload.into())
+        Frame::Message(payload.bytes().to_vec().into())
     }
 
     fn pushed() -> Reply {
-        let publication = Publication { data: b"{\"x\":1}".to_vec(), ..Default::default() };
+        let publication = Publication { data: b"{\"x\":1}".to_vec().into(), ..Default::default() };
         let push = Push { channel: "c".into(), publication: Some(publication), ..Push::default() };
         Reply { push: Some(push), ..Reply::default() }
     }
@@ -260,12 +261,13 @@ mod tests {
 
     #[test]
     fn a_message_in_pieces_is_encoded_as_a_whole_one() {
-        let mut message = Vec::new();
+        let mut message = Payload::default();
         for data in ["{\"x\":1}", "[]", "\"a longer text, of more bytes than there are in front of a push\""] {
             let publication = Publication { data: data.into(), ..Default::default() };
             let push = Push { channel: "c".into(), publication: Some(publication), ..Push::default() };
             encode_reply(Encoding::Json, &Reply { push: Some(push), ..Reply::default() }, &mut message).expect("JSON");
         }
+        let mut message = message.bytes().to_vec();
         message.extend_from_slice(b"\n{}");
         for transport in Transport::ALL {
             let whole = encoded(transport, &[Frame::Message(message.clone().into())]).0;

@@ -4,8 +4,19 @@
 //! length (a varint).
 
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use serde::Serialize;
 
-use super::message::{Command, Push, Reply};
+use super::message::{Command, Publication, Push, Reply};
+use super::payload::Payload;
+
+/// Fields of [`Reply`] and [`Push`] in Protobuf.
+const REPLY_PUSH: u32 = 4;
+const PUSH_CHANNEL: u32 = 2;
+const PUSH_PUBLICATION: u32 = 4;
+
+/// Room for the names and numbers of a publication in JSON, beyond its Protobuf length.
+const PUBLICATION_BYTES: usize = 160;
 
 /// The encoding of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,21 +98,23 @@ pub fn decode_commands(encoding: Encoding, frame: &[u8], commands_max: usize) ->
 ///
 /// # Errors
 /// In JSON: the data of the reply is not JSON.
-pub fn encode_reply(encoding: Encoding, reply: &Reply, out: &mut Vec<u8>) -> Result<(), Malformed> {
+pub fn encode_reply(encoding: Encoding, reply: &Reply, out: &mut Payload) -> Result<(), Malformed> {
     match encoding {
         Encoding::Json => {
-            if !out.is_empty() {
+            let before = out.bytes().len();
+            let out = out.buffer();
+            let len = out.len();
+            if before > 0 {
                 out.push(b'\n');
             }
-            let len = out.len();
             serde_json::to_writer(&mut *out, reply).map_err(|e| {
-                out.truncate(len.saturating_sub(1));
+                out.truncate(len);
                 Malformed::new(e)
             })
         }
         Encoding::Protobuf => {
-            out.reserve(reply.encoded_len() + 10);
-            reply.encode_length_delimited(out).map_err(Malformed::new)
+            out.buffer().reserve(reply.encoded_len() + 10);
+            reply.encode_length_delimited(out.buffer()).map_err(Malformed::new)
         }
     }
 }
@@ -110,9 +123,51 @@ pub fn encode_reply(encoding: Encoding, reply: &Reply, out: &mut Vec<u8>) -> Res
 ///
 /// # Errors
 /// In JSON: the data of the push is not JSON.
-pub fn encode_push(encoding: Encoding, push: Push) -> Result<Vec<u8>, Malformed> {
-    let mut out = Vec::new();
+pub fn encode_push(encoding: Encoding, push: Push) -> Result<Payload, Malformed> {
+    let mut out = Payload::default();
     encode_reply(encoding, &Reply { push: Some(push), ..Reply::default() }, &mut out)?;
+    Ok(out)
+}
+
+/// A [`Reply`] with a push of a publication, to encode it without a copy of its data.
+#[derive(Serialize)]
+struct PublicationReply<'a> {
+    push: PublicationPush<'a>,
+}
+
+#[derive(Serialize)]
+struct PublicationPush<'a> {
+    channel: &'a str,
+    #[serde(rename = "pub")]
+    publication: &'a Publication,
+}
+
+/// The payload of a frame with one publication, as [`encode_push`] makes it.
+///
+/// # Errors
+/// In JSON: the data is not JSON.
+pub fn encode_publication(encoding: Encoding, channel: &str, publication: &Publication) -> Result<Payload, Malformed> {
+    let mut out = Payload::with_capacity(publication.encoded_len() + channel.len() + PUBLICATION_BYTES);
+    match encoding {
+        Encoding::Json => {
+            let reply = PublicationReply { push: PublicationPush { channel, publication } };
+            serde_json::to_writer(out.buffer(), &reply).map_err(Malformed::new)?;
+        }
+        Encoding::Protobuf => {
+            let out = out.buffer();
+            let inner = publication.encoded_len();
+            let field = |tag, len: usize| key_len(tag) + encoded_len_varint(len as u64) + len;
+            let push = field(PUSH_CHANNEL, channel.len()) + field(PUSH_PUBLICATION, inner);
+            encode_varint(field(REPLY_PUSH, push) as u64, out);
+            encode_key(REPLY_PUSH, WireType::LengthDelimited, out);
+            encode_varint(push as u64, out);
+            encode_key(PUSH_CHANNEL, WireType::LengthDelimited, out);
+            encode_varint(channel.len() as u64, out);
+            out.extend_from_slice(channel.as_bytes());
+            encode_key(PUSH_PUBLICATION, WireType::LengthDelimited, out);
+            publication.encode_length_delimited(out).map_err(Malformed::new)?;
+        }
+    }
     Ok(out)
 }
 
@@ -166,15 +221,15 @@ mod tests {
 
     #[test]
     fn replies_omit_unset_fields() {
-        let mut out = Vec::new();
+        let mut out = Payload::default();
         let publish = Reply { id: 3, publish: Some(Empty {}), ..Default::default() };
         encode_reply(Encoding::Json, &publish, &mut out).expect("encoded");
-        let publication = Publication { data: b"{\"x\":1}".to_vec(), offset: 4, ..Default::default() };
+        let publication = Publication { data: b"{\"x\":1}".to_vec().into(), offset: 4, ..Default::default() };
         let push = Push { channel: "c".into(), publication: Some(publication), ..Default::default() };
         encode_reply(Encoding::Json, &Reply { push: Some(push), ..Default::default() }, &mut out).expect("encoded");
         let text =
             "{\"id\":3,\"publish\":{}}\n{\"push\":{\"channel\":\"c\",\"pub\":{\"data\":{\"x\":1},\"offset\":4}}}";
-        assert_eq!(String::from_utf8_lossy(&out), text);
+        assert_eq!(String::from_utf8_lossy(out.bytes()), text);
     }
 
     /// The fields of `client.proto` that Centrifugo writes even if they are empty.
@@ -232,43 +287,70 @@ mod tests {
             assert_eq!(read(name, "null"), Command { id: 1, ..Command::default() }, "{name}");
         }
         let publish = read("publish", r#"{"data": null}"#).publish.expect("a publication");
-        assert_eq!(publish.data, b"null");
+        assert_eq!(&publish.data[..], b"null");
     }
 
     #[test]
     fn an_empty_server_side_subscription_is_encoded() {
         let subs = vec![Subscribed { channel: "c".into(), ..Default::default() }];
         let reply = Reply { connect: Some(ConnectResult { subs, ..Default::default() }), ..Default::default() };
-        let mut out = Vec::new();
+        let mut out = Payload::default();
         encode_reply(Encoding::Json, &reply, &mut out).expect("encoded");
-        assert_eq!(String::from_utf8_lossy(&out), r#"{"connect":{"subs":{"c":{}}}}"#);
-        assert_eq!(serde_json::from_slice::<Reply>(&out).expect("JSON"), reply);
-        out.clear();
+        assert_eq!(String::from_utf8_lossy(out.bytes()), r#"{"connect":{"subs":{"c":{}}}}"#);
+        assert_eq!(serde_json::from_slice::<Reply>(out.bytes()).expect("JSON"), reply);
+        let mut out = Payload::default();
         encode_reply(Encoding::Protobuf, &reply, &mut out).expect("encoded");
         // A map entry with its key (field 1) and value (field 2), as Go encodes maps.
-        assert_eq!(out, [9, 0x2a, 7, 0x32, 5, 0x0a, 1, b'c', 0x12, 0]);
+        assert_eq!(out.bytes(), [9, 0x2a, 7, 0x32, 5, 0x0a, 1, b'c', 0x12, 0]);
+    }
+
+    #[test]
+    fn a_publication_is_encoded_as_any_push() {
+        let info = ClientInfo { user: "ann".into(), conn_info: b"{}".to_vec(), ..Default::default() };
+        let whole = Publication {
+            data: b"{\n\"x\":1}".to_vec().into(),
+            info: Some(info),
+            offset: 300,
+            tags: [("a".to_owned(), "b".to_owned())].into(),
+            delta: true,
+            time: 7,
+            channel: String::new(),
+        };
+        let long = Publication { data: format!("\"{}\"", "y".repeat(70_000)).into_bytes().into(), ..whole.clone() };
+        for publication in [Publication::default(), whole, long] {
+            for encoding in BOTH {
+                let push = Push { channel: "c".into(), publication: Some(publication.clone()), ..Default::default() };
+                let expected = encode_push(encoding, push).expect("encoded");
+                let found = encode_publication(encoding, "c", &publication).expect("encoded");
+                assert_eq!(found.bytes(), expected.bytes(), "{encoding:?}");
+                let frame = crate::websocket::framed(encoding, found);
+                assert_eq!(frame, crate::websocket::message(encoding, expected.bytes()));
+            }
+        }
+        let binary = Publication { data: vec![0xff].into(), ..Default::default() };
+        assert!(encode_publication(Encoding::Json, "c", &binary).is_err());
     }
 
     #[test]
     fn data_of_several_lines_is_one_line_in_json() {
-        let mut out = Vec::new();
-        let publication = Publication { data: b"{\r\n  \"x\": \"a\\nb\"\n}\n".to_vec(), ..Default::default() };
+        let mut out = Payload::default();
+        let publication = Publication { data: b"{\r\n  \"x\": \"a\\nb\"\n}\n".to_vec().into(), ..Default::default() };
         let push = Push { publication: Some(publication), ..Default::default() };
         encode_reply(Encoding::Json, &Reply { push: Some(push), ..Default::default() }, &mut out).expect("encoded");
         let text = r#"{"push":{"pub":{"data":{    "x": "a\nb" }}}}"#;
-        assert_eq!(String::from_utf8_lossy(&out), text);
+        assert_eq!(String::from_utf8_lossy(out.bytes()), text);
     }
 
     #[test]
     fn binary_data_is_refused_in_json_and_the_buffer_stays() {
         for first in [false, true] {
-            let mut out = Vec::new();
+            let mut out = Payload::default();
             let ping = Reply { id: 1, ping: Some(Empty {}), ..Default::default() };
             if first {
                 encode_reply(Encoding::Json, &ping, &mut out).expect("encoded");
             }
             let before = out.clone();
-            let publication = Publication { data: vec![0xff, 0], ..Default::default() };
+            let publication = Publication { data: vec![0xff, 0].into(), ..Default::default() };
             let push = Push { publication: Some(publication), ..Default::default() };
             assert!(encode_reply(Encoding::Json, &Reply { push: Some(push), ..Default::default() }, &mut out).is_err());
             assert_eq!(out, before);

@@ -5,25 +5,30 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+/// The text of a value, without a copy.
+pub(crate) fn into_bytes<T: From<Vec<u8>>>(value: Box<RawValue>) -> T {
+    Box::<str>::from(value).into_string().into_bytes().into()
+}
+
 /// `bytes` fields in JSON: a raw JSON value, not Base64.
 pub(super) mod raw {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
     use serde_json::value::RawValue;
 
+    use super::into_bytes;
+
     pub fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
-        let mut text = std::str::from_utf8(bytes).map_err(ser::Error::custom)?.to_owned();
+        let text = std::str::from_utf8(bytes).map_err(ser::Error::custom)?;
         // A line break would end the message. JSON has line breaks only between tokens, where a
         // space is equal.
-        if text.contains(['\n', '\r']) {
-            text = text.replace(['\n', '\r'], " ");
-        }
-        RawValue::from_string(text).map_err(ser::Error::custom)?.serialize(s)
+        let one_line = text.contains(['\n', '\r']).then(|| text.replace(['\n', '\r'], " "));
+        let value: &RawValue = serde_json::from_str(one_line.as_deref().unwrap_or(text)).map_err(ser::Error::custom)?;
+        value.serialize(s)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>, T: From<Vec<u8>>>(d: D) -> Result<T, D::Error> {
         // As in the reference server, `null` is data like any other.
-        let value = Box::<RawValue>::deserialize(d).map_err(de::Error::custom)?;
-        Ok(value.get().as_bytes().to_vec())
+        Box::<RawValue>::deserialize(d).map(into_bytes).map_err(de::Error::custom)
     }
 }
 

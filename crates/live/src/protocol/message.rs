@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +156,7 @@ messages! {
     /// A publication of a channel.
     Publication {
         /// The published data.
-        #[prost(bytes = "vec", tag = "4")] #[serde(with = "raw")] data: Vec<u8>,
+        #[prost(bytes = "bytes", tag = "4")] #[serde(with = "raw")] data: Bytes,
         /// The publishing session, if a session published.
         #[prost(message, optional, tag = "5")] info: Option<ClientInfo>,
         /// The offset in the channel; 0 without a history.
@@ -365,7 +366,7 @@ messages! {
         /// The channel name.
         #[prost(string, tag = "1")] channel: String,
         /// The data.
-        #[prost(bytes = "vec", tag = "2")] #[serde(with = "raw")] data: Vec<u8>,
+        #[prost(bytes = "bytes", tag = "2")] #[serde(with = "raw")] data: Bytes,
     }
 
     /// The presence of a channel.

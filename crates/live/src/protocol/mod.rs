@@ -4,10 +4,12 @@ pub mod codec;
 pub mod codes;
 pub(crate) mod json;
 pub mod message;
+mod payload;
 mod transport;
 
 pub use codec::{Encoding, Malformed, decode_commands};
 pub use codes::{ClientError, Disconnected};
+pub use payload::Payload;
 pub use transport::Transport;
 
 /// The text of an epoch in the client protocol.

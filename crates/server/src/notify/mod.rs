@@ -253,7 +253,8 @@ impl Forwarder {
                 }
                 To::Webhook(_) => message.posted(),
             };
-            let publication = Publication { data: data.into_bytes(), tags: message.tags(), ..Publication::default() };
+            let publication =
+                Publication { data: data.into_bytes().into(), tags: message.tags(), ..Publication::default() };
             found.push(Delivery { to, publication });
         };
         for target in &event.event.targets {

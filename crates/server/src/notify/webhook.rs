@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -377,7 +376,7 @@ impl Queue {
             for stored in &page.publications {
                 match from_stored(stored) {
                     Ok(publication) => {
-                        let data: Bytes = publication.data.clone().into();
+                        let data = publication.data.clone();
                         let named = serde_json::from_slice::<Named>(&data).ok();
                         let key = named.map(|named| named.key).unwrap_or_default().into();
                         let id = Id::of(&publication).map(|id| id.to_string());

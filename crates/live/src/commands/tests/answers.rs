@@ -16,7 +16,7 @@ async fn filled() -> Arc<Node> {
     let node = node().await;
     for _ in 0..3 {
         let data = format!("\"{}\"", "x".repeat(3000)).into_bytes();
-        let publication = Publication { data, ..Publication::default() };
+        let publication = Publication { data: data.into(), ..Publication::default() };
         node.publisher.publish("c", publication, Submission::default()).await.expect("published");
     }
     node
@@ -170,8 +170,12 @@ async fn each_copy_of_an_answer_takes_its_own_permit() {
 #[tokio::test]
 async fn the_answers_of_a_batch_share_the_budget() {
     let api = Api::new(filled().await);
-    let publish =
-        Publish { data: b"1".to_vec(), tags: Default::default(), skip_history: true, idempotency_key: String::new() };
+    let publish = Publish {
+        data: b"1".to_vec().into(),
+        tags: Default::default(),
+        skip_history: true,
+        idempotency_key: String::new(),
+    };
     let terms = Terms::default();
     let mut commands: Vec<_> = (0..5).map(|_| Ok(ApiCommand::History(all()))).collect();
     commands.push(Ok(ApiCommand::Publish("c".into(), publish)));
@@ -192,7 +196,7 @@ async fn an_abandoned_keyed_publication_still_counts() {
     let node = node().await;
     let api = Api::new(node.clone());
     let publish = Publish {
-        data: vec![b'1'; 10_000],
+        data: vec![b'1'; 10_000].into(),
         tags: Default::default(),
         skip_history: false,
         idempotency_key: "k".into(),

@@ -19,7 +19,7 @@ const CONFIG: &str = r#"{"channel": {"publication_data_format": "json_object", "
 
 async fn publishes(node: &Node, channel: &str, data: &[u8]) -> i64 {
     let caller = Caller { node, session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
-    let request = PublishRequest { channel: channel.into(), data: data.to_vec() };
+    let request = PublishRequest { channel: channel.into(), data: data.to_vec().into() };
     match caller.publish(false, request).await {
         Ok(answer) => code(answer.await.map(drop).map_err(Refused::from)),
         Err(refused) => code(Err(refused)),
@@ -212,7 +212,7 @@ async fn clients_leave_the_publish_reserve_of_a_disk_free() {
     // The back end may fill more than half of the disk.
     let data = format!("\"{}\"", "x".repeat(60_000)).into_bytes();
     for n in 0..600 {
-        let publication = Publication { data: data.clone(), ..Publication::default() };
+        let publication = Publication { data: data.clone().into(), ..Publication::default() };
         let published = node.publisher.publish(&format!("c{n}"), publication, Submission::default()).await;
         assert!(published.is_ok(), "{n}: {published:?}");
     }
@@ -223,6 +223,6 @@ async fn clients_leave_the_publish_reserve_of_a_disk_free() {
     }
     assert_eq!(publishes(&node, "small", b"1").await, 100, "after {small}");
     // The back end may still publish.
-    let publication = Publication { data, ..Publication::default() };
+    let publication = Publication { data: data.into(), ..Publication::default() };
     assert!(node.publisher.publish("c", publication, Submission::default()).await.is_ok());
 }

@@ -215,7 +215,7 @@ async fn the_newest_publication_may_come_with_each_subscription() {
     let node = node_with(&config).await;
     for (channel, expected) in [("c", true), ("plain:c", false)] {
         for n in [1, 2] {
-            let publication = Publication { data: n.to_string().into_bytes(), ..Publication::default() };
+            let publication = Publication { data: n.to_string().into_bytes().into(), ..Publication::default() };
             node.publisher.publish(channel, publication, Submission::default()).await.expect("published");
         }
         let identity = &Arc::new(SessionIdentity::ann(connection()));

@@ -40,7 +40,7 @@ async fn permissions_are_those_of_centrifugo() {
 
             let allowed = for_client && identified || for_subscriber && subscribed && identified;
             let expected = if allowed { 0 } else { 103 };
-            let request = PublishRequest { channel: channel(), data: b"1".to_vec() };
+            let request = PublishRequest { channel: channel(), data: b"1".to_vec().into() };
             let published = caller.publish(subscribed, request).await.map(drop);
             assert_eq!(code(published), expected, "publish {case}");
             let asks = [

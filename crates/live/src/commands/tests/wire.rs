@@ -112,7 +112,10 @@ async fn a_command_with_an_empty_channel_ends_the_session() {
         Command { presence: empty(), ..Command::default() },
         Command { presence_stats: empty(), ..Command::default() },
         Command { history: Some(HistoryRequest::default()), ..Command::default() },
-        Command { publish: Some(PublishRequest { data: b"{}".to_vec(), ..Default::default() }), ..Command::default() },
+        Command {
+            publish: Some(PublishRequest { data: b"{}".to_vec().into(), ..Default::default() }),
+            ..Command::default()
+        },
         Command { subscribe: Some(SubscribeRequest::default()), ..Command::default() },
         Command { sub_refresh: Some(SubRefreshRequest::default()), ..Command::default() },
     ] {
@@ -155,7 +158,7 @@ async fn a_recovery_is_answered_as_centrifugo_does() {
     assert_eq!(result(&node, "ann", to("mute:c")).await, json!({}), "the answers are not shared");
     for channel in ["cache:c", "stream:c"] {
         for n in [1, 2] {
-            let publication = Publication { data: n.to_string().into_bytes(), ..Publication::default() };
+            let publication = Publication { data: n.to_string().into_bytes().into(), ..Publication::default() };
             node.publisher.publish(channel, publication, Submission::default()).await.expect("published");
         }
     }

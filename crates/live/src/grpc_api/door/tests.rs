@@ -170,7 +170,7 @@ async fn late_requests_and_other_content_types_are_refused() {
 async fn an_answer_holds_its_permit_until_the_client_has_read_it() {
     let served = served(r#"{"enabled": true, "insecure": true}"#, LONG).await;
     for _ in 0..3 {
-        let publication = crate::protocol::message::Publication { data: vec![b'1'; 3000], ..Default::default() };
+        let publication = crate::protocol::message::Publication { data: vec![b'1'; 3000].into(), ..Default::default() };
         served.node.publisher.publish("c", publication, Default::default()).await.expect("published");
     }
     let io = TokioIo::new(TcpStream::connect(served.address).await.expect("connected"));

@@ -24,10 +24,10 @@ use super::session::{Broken, Received, Session, Watched};
 use super::subscriptions::ChannelIndex;
 use super::{Bounds, CommandSource, Hub, Inbox, Opened, SessionId, SessionMessage, WorkerEvent};
 use crate::answer::held;
-use crate::protocol::Malformed;
 use crate::protocol::codec::encode_reply;
 use crate::protocol::codes::{self, Disconnected};
 use crate::protocol::message::Reply;
+use crate::protocol::{Malformed, Payload};
 use crate::websocket;
 
 /// The epoll data of the inbox.
@@ -437,10 +437,10 @@ impl Worker {
         let Some(session) = self.session(slot) else { return };
         let (encoding, deflate) = (session.connection.encoding, session.connection.deflate);
         let frame = |reply| {
-            let mut payload = Vec::new();
+            let mut payload = Payload::default();
             encode_reply(encoding, reply, &mut payload)?;
-            let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
-            Ok((held(compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), permits), None))
+            let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, payload.bytes()));
+            Ok((held(compressed.unwrap_or_else(|| websocket::framed(encoding, payload)), permits), None))
         };
         let frames: Result<Vec<_>, Malformed> = replies.iter().map(frame).collect();
         match frames {

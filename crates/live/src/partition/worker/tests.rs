@@ -214,14 +214,14 @@ impl Scene {
     fn subscribes(&mut self, id: u32, bytes: usize, attempt: u64) {
         let kind = Box::new(SubscriptionKind { positioned: true, ..SubscriptionKind::default() });
         self.send(SessionMessage::Subscribing { channel: "room".into(), attempt, kind, from_server: false });
-        let publications = vec![Publication { data: text(bytes), offset: 1, ..Publication::default() }];
+        let publications = vec![Publication { data: text(bytes).into(), offset: 1, ..Publication::default() }];
         let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
         let place = Place { channel: "room".into(), attempt, position: Position { epoch: 1, offset: 1 } };
         self.send(SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer: Arc::new(answer) }));
     }
 
     fn published(&self, offset: u64, bytes: usize) {
-        let publication = Publication { data: text(bytes), offset, ..Publication::default() };
+        let publication = Publication { data: text(bytes).into(), offset, ..Publication::default() };
         self.inbox.send(WorkerEvent::Publication(Arc::new(Outgoing::new("room".into(), 1, publication, None))));
     }
 
@@ -346,7 +346,7 @@ fn json_sessions_skip_binary_publications() {
         assert_eq!(scene.next_message(), r#"{"id":7,"subscribe":{}}"#);
         let mut previous = None;
         for (offset, data) in (1..).zip([&b"1"[..], b"\xff", b"half {", b"4"]) {
-            let publication = Publication { offset, data: data.to_vec(), ..Publication::default() };
+            let publication = Publication { offset, data: data.to_vec().into(), ..Publication::default() };
             let outgoing = Arc::new(Outgoing::new(channel.clone(), 1, publication, previous.take()));
             previous = Some(Arc::new(outgoing.without_previous()));
             scene.inbox.send(WorkerEvent::Publication(outgoing));

@@ -105,7 +105,7 @@ impl Queue {
         // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         self.until_not_held().await;
-        let outcome = self.poster.post(&letter.id, letter.publication.data.clone().into()).await;
+        let outcome = self.poster.post(&letter.id, letter.publication.data.clone()).await;
         let now = self.env.now();
         let mut hold = self.hold.lock();
         match &outcome {

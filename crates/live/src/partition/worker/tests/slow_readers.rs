@@ -27,7 +27,7 @@ fn a_permit_is_released_when_its_answer_is_written_or_its_session_ends() {
     scene.connect();
     let budget = Budget::new("answers", 2, scene.env.clone());
     let answers = |scene: &Scene, id: u32| {
-        let publications = vec![Publication { data: text(8 * QUEUE), ..Publication::default() }];
+        let publications = vec![Publication { data: text(8 * QUEUE).into(), ..Publication::default() }];
         let history = Some(HistoryResult { publications, ..HistoryResult::default() });
         let permit = Arc::new(budget.try_acquire(1).expect("a permit"));
         scene.send(SessionMessage::Answer(Box::new(Reply { id, history, ..Reply::default() }), vec![permit]));

@@ -1,0 +1,45 @@
+//! The payload of a frame.
+
+use bytes::Bytes;
+
+/// The longest head of a frame, bytes: that of a WebSocket frame of the server.
+const HEAD_MAX: usize = 10;
+
+/// Capacity of a new payload, bytes.
+const ROOM: usize = 128 - HEAD_MAX;
+
+/// The payload of a frame, with room for the head, so that it becomes a frame without a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload(Vec<u8>);
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::with_capacity(ROOM)
+    }
+}
+
+impl Payload {
+    /// An empty payload with room for `bytes` bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut buffer = Vec::with_capacity(HEAD_MAX + bytes);
+        buffer.resize(HEAD_MAX, 0);
+        Self(buffer)
+    }
+
+    /// The payload so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0[HEAD_MAX..]
+    }
+
+    /// The buffer, to append to it.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+
+    /// The frame: the head and the payload. The head has at most 10 bytes.
+    pub fn with_head(mut self, head: &[u8]) -> Bytes {
+        let at = HEAD_MAX - head.len();
+        self.0[at..HEAD_MAX].copy_from_slice(head);
+        Bytes::from(self.0).slice(at..)
+    }
+}
