@@ -266,6 +266,27 @@ def test_tags(s3, bucket):
         s3.get_object_tagging(Bucket=bucket, Key="absent")
 
 
+def test_tags_of_a_bucket(make_server):
+    server = make_server()
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    with fails("NoSuchTagSet", 404):
+        s3.get_bucket_tagging(Bucket="photos")
+    pairs = [{"Key": f"k{number:02}", "Value": "ü"} for number in range(50)]
+    s3.put_bucket_tagging(Bucket="photos", Tagging={"TagSet": pairs})
+    with fails("BadRequest", 400):
+        s3.put_bucket_tagging(Bucket="photos", Tagging={"TagSet": [*pairs, {"Key": "more", "Value": ""}]})
+    server.kill()
+    server.start()
+    s3 = server.s3()
+    assert s3.get_bucket_tagging(Bucket="photos")["TagSet"] == pairs
+    s3.delete_bucket_tagging(Bucket="photos")
+    with fails("NoSuchTagSet", 404):
+        s3.get_bucket_tagging(Bucket="photos")
+    with fails("NoSuchBucket", 404):
+        s3.put_bucket_tagging(Bucket="absent", Tagging={"TagSet": pairs})
+
+
 @pytest.mark.parametrize("written,meant", [("<![CDATA[b + c]]>", "b + c"), ("a<![CDATA[b]]>c", "abc"),
                                            ("a<!-- x -->b<?y z?>c", "abc"), ("&#43;&#x41;", "+A")])
 def test_text_of_tags(s3, shared, bucket, written, meant):

@@ -18,6 +18,7 @@ use steadfast_store::{Store, StoreError};
 
 use crate::context::RequestContext;
 use crate::error::{invalid_request, slow_down, store_error};
+use crate::operations::find;
 use crate::receive::check_xml;
 use crate::served::{Served, overrides_headers};
 use crate::signed;
@@ -66,7 +67,7 @@ const XML_FREE_BYTES: u64 = 16 << 10;
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let served = Served::find(cx.s3_op().name());
+        let served = find(cx.s3_op().name());
         let context = cx.extensions_mut().get::<Arc<RequestContext>>().cloned();
         if let Some(context) = &context {
             context.set_operation(served.as_ref().map_or("Other", |served| served.name));

@@ -123,11 +123,14 @@ fn parse_tagging(text: &str) -> S3Result<BTreeMap<String, String>> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         pairs.push((decode(name)?, decode(value)?));
     }
-    check_tags(pairs)
+    check_tags(pairs, TAGS_MAX)
 }
 
-/// Checks S3's limits on the tags of an object.
-pub(crate) fn check_tags(pairs: Vec<(String, String)>) -> S3Result<BTreeMap<String, String>> {
+/// Tags of an object, at most.
+pub(crate) const TAGS_MAX: usize = 10;
+
+/// Checks S3's limits on the tags of an object or a bucket.
+pub(crate) fn check_tags(pairs: Vec<(String, String)>, tags_max: usize) -> S3Result<BTreeMap<String, String>> {
     let mut tags = BTreeMap::new();
     // Letters, digits and blanks of any script, and these.
     let unfit = |c: char| {
@@ -148,8 +151,10 @@ pub(crate) fn check_tags(pairs: Vec<(String, String)>) -> S3Result<BTreeMap<Stri
             return Err(s3_error!(InvalidTag, "Cannot provide multiple Tags with the same key"));
         }
     }
-    if tags.len() > 10 {
-        return Err(custom("BadRequest", http::StatusCode::BAD_REQUEST, "Object tags cannot be greater than 10"));
+    if tags.len() > tags_max {
+        let whose = if tags_max == TAGS_MAX { "Object" } else { "Bucket" };
+        let message = format!("{whose} tags cannot be greater than {tags_max}");
+        return Err(custom("BadRequest", http::StatusCode::BAD_REQUEST, message));
     }
     Ok(tags)
 }

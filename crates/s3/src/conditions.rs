@@ -2,15 +2,14 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE};
-use http::{HeaderMap, HeaderValue, Method};
+use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_RANGE};
+use http::{HeaderMap, HeaderValue};
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_log::Durability;
 use steadfast_store::{Attributes, Condition, ObjectInfo, Store, WEAK_ETAG};
 
 use crate::error::invalid_argument;
-use crate::handler::OWNER;
 
 /// A point of time, exact to the millisecond.
 pub(crate) fn timestamp(ms: u64) -> Timestamp {
@@ -179,54 +178,11 @@ pub(crate) static EXPECTED_OWNERS: [HeaderName; 2] = [
     HeaderName::from_static("x-amz-expected-bucket-owner"),
     HeaderName::from_static("x-amz-source-expected-bucket-owner"),
 ];
-/// What the names of conditions begin with.
-const CONDITIONS: [&str; 3] = ["if-", "x-amz-copy-source-if-", "x-amz-if-"];
-
 static DURABILITY: HeaderName = HeaderName::from_static("x-steadfast-durability");
 
 /// The error for an expected owner other than [`OWNER`], which owns everything.
 pub(crate) fn another_owner() -> S3Error {
     s3_error!(AccessDenied, "The bucket is not owned by the account that you expect.")
-}
-
-/// Refuses the conditions that an operation would ignore, because the client relies on them.
-/// `If-Modified-Since` is allowed: it has a meaning for reads only (RFC 9110, section 13.1.3).
-///
-/// # Errors
-/// `NotImplemented`; `InvalidArgument` for an empty condition, as from an unset variable of a
-/// client; and `AccessDenied` for an expected owner other than [`OWNER`].
-pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderMap) -> S3Result<()> {
-    for name in &EXPECTED_OWNERS {
-        if headers.get(name).is_some_and(|expected| expected != OWNER) {
-            return Err(another_owner());
-        }
-    }
-    if *method == Method::GET || *method == Method::HEAD {
-        return Ok(());
-    }
-    let honoured: &[HeaderName] = match operation {
-        "put_object" | "copy_object" | "create_multipart_upload" | "complete_multipart_upload" => {
-            &[IF_MATCH, IF_NONE_MATCH]
-        }
-        "delete_object" => &[IF_MATCH],
-        _ => &[],
-    };
-    let is_condition = |name: &str| CONDITIONS.iter().any(|begin| name.starts_with(begin));
-    let is_empty = |value: &HeaderValue| value.as_bytes().trim_ascii().is_empty();
-    if let Some((name, _)) = headers.iter().find(|(name, value)| is_condition(name.as_str()) && is_empty(value)) {
-        return Err(invalid_argument(format!("the condition {name} is empty")));
-    }
-    for name in [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE] {
-        if headers.contains_key(&name) && !honoured.contains(&name) {
-            return Err(S3Error::with_message(
-                S3ErrorCode::NotImplemented,
-                format!(
-                    "A header you provided implies functionality that is not implemented: {name} on this operation."
-                ),
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The durability that a request specifies.

@@ -32,6 +32,7 @@ mod signed;
 pub use context::{Observer, RequestRecord};
 pub use door::{ConnectionService, DoorError, S3Door};
 pub use io::StallIo;
+pub use operations::operations;
 pub use options::{EtagKind, EventTargets, IpNetwork, S3Options};
 
 /// Whether a bucket can have this name.

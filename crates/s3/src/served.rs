@@ -1,7 +1,8 @@
-//! The served operations: the parameters of their query strings, and their largest XML bodies.
+//! What an operation accepts: parameters of the query string, conditions, an XML body.
 
-use http::Method;
-use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+use http::{HeaderMap, HeaderValue, Method};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::conditions::{EXPECTED_OWNERS, another_owner};
 use crate::error::invalid_argument;
@@ -19,9 +20,23 @@ pub(crate) struct Served {
     pub(crate) with_origin: bool,
     /// Whether it works without a signature on a public bucket.
     pub(crate) public: bool,
+    /// The conditions that it honours.
+    conditions: Conditions,
 }
 
-const RESPONSE: [&str; 6] = [
+/// The conditions of a write that an operation honours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Conditions {
+    None,
+    IfMatch,
+    /// `If-Match` and `If-None-Match`.
+    Both,
+}
+
+/// What the names of conditions begin with.
+const CONDITIONS: [&str; 3] = ["if-", "x-amz-copy-source-if-", "x-amz-if-"];
+
+pub(crate) const RESPONSE: [&str; 6] = [
     "response-cache-control",
     "response-content-disposition",
     "response-content-encoding",
@@ -29,134 +44,72 @@ const RESPONSE: [&str; 6] = [
     "response-content-type",
     "response-expires",
 ];
-const READ: &[&str] =
-    &["versionId", "partNumber", RESPONSE[0], RESPONSE[1], RESPONSE[2], RESPONSE[3], RESPONSE[4], RESPONSE[5]];
-const LIST: &[&str] = &[
-    "list-type",
-    "prefix",
-    "delimiter",
-    "marker",
-    "start-after",
-    "continuation-token",
-    "max-keys",
-    "encoding-type",
-    "fetch-owner",
-];
-const PART: &[&str] = &["partNumber", "uploadId"];
-
-/// A few settings: tags, rules, a region.
-const SMALL: usize = 256 << 10;
-/// 1,000 keys of 1,024 bytes, and reserve; S3's own limit.
-const KEYS: usize = 2 << 20;
-/// 10,000 parts with their checksums.
-const PARTS: usize = 4 << 20;
-
-const fn served(name: &'static str, query: &'static [&'static str]) -> Served {
-    Served { name, query, xml_bytes_max: 0, with_origin: false, public: false }
-}
-
-const fn with_xml(name: &'static str, query: &'static [&'static str], xml_bytes_max: usize) -> Served {
-    Served { name, query, xml_bytes_max, with_origin: false, public: false }
-}
-
-const SERVED: &[Served] = &[
-    served("PutObject", &[]),
-    served("GetObject", READ).with_origin().public(),
-    served("HeadObject", READ).with_origin().public(),
-    served("DeleteObject", &["versionId"]),
-    served("ListObjectsV2", LIST).with_origin(),
-    served("ListObjects", LIST).with_origin(),
-    with_xml("DeleteObjects", &["delete"], KEYS),
-    served("CopyObject", &[]),
-    served("GetObjectAttributes", &["attributes", "versionId"]),
-    served("UploadPart", PART),
-    served("UploadPartCopy", PART),
-    served("CreateMultipartUpload", &["uploads"]),
-    with_xml("CompleteMultipartUpload", &["uploadId"], PARTS),
-    served("AbortMultipartUpload", &["uploadId"]),
-    served("ListParts", &["uploadId", "max-parts", "part-number-marker", "encoding-type"]),
-    served(
-        "ListMultipartUploads",
-        &["uploads", "prefix", "delimiter", "key-marker", "upload-id-marker", "max-uploads", "encoding-type"],
-    ),
-    with_xml("CreateBucket", &[], SMALL).with_origin(),
-    served("HeadBucket", &[]).with_origin(),
-    served("DeleteBucket", &[]),
-    served("ListBuckets", &["max-buckets", "continuation-token", "prefix", "bucket-region"]),
-    served("GetBucketLocation", &["location"]).with_origin(),
-    served("GetBucketVersioning", &["versioning"]).with_origin(),
-    served("GetBucketNotificationConfiguration", &["notification"]).with_origin(),
-    with_xml("PutBucketNotificationConfiguration", &["notification"], SMALL),
-    served("GetBucketAcl", &["acl"]).with_origin(),
-    with_xml("PutBucketAcl", &["acl"], SMALL).with_origin(),
-    served("GetObjectAcl", &["acl", "versionId"]),
-    with_xml("PutObjectAcl", &["acl", "versionId"], SMALL),
-    served("GetObjectTagging", &["tagging", "versionId"]),
-    with_xml("PutObjectTagging", &["tagging", "versionId"], SMALL),
-    served("DeleteObjectTagging", &["tagging", "versionId"]),
-    served(
-        "ListObjectVersions",
-        &["versions", "prefix", "delimiter", "key-marker", "version-id-marker", "max-keys", "encoding-type"],
-    )
-    .with_origin(),
-    served("GetBucketPolicy", &["policy"]).with_origin(),
-    served("GetBucketPolicyStatus", &["policyStatus"]).with_origin(),
-    served("GetBucketCors", &["cors"]).with_origin(),
-    served("GetBucketLifecycleConfiguration", &["lifecycle"]).with_origin(),
-    served("GetBucketTagging", &["tagging"]).with_origin(),
-    served("GetBucketWebsite", &["website"]).with_origin(),
-    served("GetBucketEncryption", &["encryption"]).with_origin(),
-    served("GetBucketReplication", &["replication"]).with_origin(),
-    served("GetObjectLockConfiguration", &["object-lock"]).with_origin(),
-    served("GetPublicAccessBlock", &["publicAccessBlock"]).with_origin(),
-    served("GetBucketOwnershipControls", &["ownershipControls"]).with_origin(),
-    served("GetBucketAnalyticsConfiguration", &["analytics", "id"]).with_origin(),
-    served("GetBucketIntelligentTieringConfiguration", &["intelligent-tiering", "id"]).with_origin(),
-    served("GetBucketInventoryConfiguration", &["inventory", "id"]).with_origin(),
-    served("GetBucketMetricsConfiguration", &["metrics", "id"]).with_origin(),
-    served("GetBucketLogging", &["logging"]).with_origin(),
-    served("GetBucketAccelerateConfiguration", &["accelerate"]).with_origin(),
-    served("ListBucketAnalyticsConfigurations", &["analytics", "continuation-token"]).with_origin(),
-    served("ListBucketIntelligentTieringConfigurations", &["intelligent-tiering", "continuation-token"]).with_origin(),
-    served("ListBucketInventoryConfigurations", &["inventory", "continuation-token"]).with_origin(),
-    served("ListBucketMetricsConfigurations", &["metrics", "continuation-token"]).with_origin(),
-    served("GetBucketRequestPayment", &["requestPayment"]).with_origin(),
-    served("GetObjectRetention", &["retention", "versionId"]),
-    served("GetObjectLegalHold", &["legal-hold", "versionId"]),
-    served("DeleteBucketPolicy", &["policy"]),
-    served("DeleteBucketCors", &["cors"]),
-    served("DeleteBucketLifecycle", &["lifecycle"]),
-    served("DeleteBucketTagging", &["tagging"]),
-    served("DeleteBucketWebsite", &["website"]),
-    served("DeleteBucketEncryption", &["encryption"]),
-    served("DeleteBucketReplication", &["replication"]),
-    served("DeletePublicAccessBlock", &["publicAccessBlock"]),
-    served("DeleteBucketOwnershipControls", &["ownershipControls"]),
-];
-
 impl Served {
+    /// An operation without an XML body.
+    pub(crate) const fn new(name: &'static str, query: &'static [&'static str]) -> Self {
+        Self { name, query, xml_bytes_max: 0, with_origin: false, public: false, conditions: Conditions::None }
+    }
+
+    /// The operation has an XML body.
+    pub(crate) const fn with_xml(mut self, xml_bytes_max: usize) -> Self {
+        self.xml_bytes_max = xml_bytes_max;
+        self
+    }
+
+    /// The operation honours conditions.
+    pub(crate) const fn honours(mut self, conditions: Conditions) -> Self {
+        self.conditions = conditions;
+        self
+    }
+
     /// The operation also works on a bucket with an origin: it changes nothing there.
-    const fn with_origin(mut self) -> Self {
+    pub(crate) const fn with_origin(mut self) -> Self {
         self.with_origin = true;
         self
     }
 
     /// The operation also works without a signature, on a public bucket: it reads one object.
-    const fn public(mut self) -> Self {
+    pub(crate) const fn public(mut self) -> Self {
         self.public = true;
         self
     }
 
+    /// Refuses the conditions that an operation would ignore, because the client relies on them.
+    /// `If-Modified-Since` is allowed: it has a meaning for reads only (RFC 9110, section 13.1.3).
+    ///
     /// # Errors
-    /// `NotImplemented`.
-    pub(crate) fn find(operation: &str) -> S3Result<&'static Self> {
-        SERVED.iter().find(|s| s.name == operation).ok_or_else(|| {
-            s3_error!(
-                NotImplemented,
-                "A header or query you provided implies functionality that is not implemented: {operation}.{}",
-                reason(operation)
-            )
-        })
+    /// `NotImplemented`; `InvalidArgument` for an empty condition, as from an unset variable of a
+    /// client; and `AccessDenied` for an expected owner other than [`OWNER`].
+    pub(crate) fn refuse_ignored(&self, method: &Method, headers: &HeaderMap) -> S3Result<()> {
+        for name in &EXPECTED_OWNERS {
+            if headers.get(name).is_some_and(|expected| expected != OWNER) {
+                return Err(another_owner());
+            }
+        }
+        if *method == Method::GET || *method == Method::HEAD {
+            return Ok(());
+        }
+        let honours = |name: &HeaderName| match self.conditions {
+            Conditions::None => false,
+            Conditions::IfMatch => *name == IF_MATCH,
+            Conditions::Both => *name == IF_MATCH || *name == IF_NONE_MATCH,
+        };
+        let is_condition = |name: &str| CONDITIONS.iter().any(|begin| name.starts_with(begin));
+        let is_empty = |value: &HeaderValue| value.as_bytes().trim_ascii().is_empty();
+        if let Some((name, _)) = headers.iter().find(|(name, value)| is_condition(name.as_str()) && is_empty(value)) {
+            return Err(invalid_argument(format!("the condition {name} is empty")));
+        }
+        for name in [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE] {
+            if headers.contains_key(&name) && !honours(&name) {
+                return Err(S3Error::with_message(
+                    S3ErrorCode::NotImplemented,
+                    format!(
+                        "A header you provided implies functionality that is not implemented: {name} on this operation."
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses parameters that mean something else than this operation, or that it cannot honour.
@@ -225,23 +178,6 @@ impl Served {
             let another = value.is_empty() && SUBRESOURCES.contains(&name.as_ref());
             counts || another || self.query.contains(&name.as_ref())
         })
-    }
-}
-
-/// What to use in place of an operation that is not served.
-fn reason(operation: &str) -> &'static str {
-    match operation {
-        "PutBucketPolicy" | "PutPublicAccessBlock" | "PutBucketOwnershipControls" => {
-            " Every configured key may do everything; the setting s3.public_read lets anyone read a bucket's objects."
-        }
-        "PutBucketCors" => " The setting s3.allowed_origins is for all buckets.",
-        "PutBucketVersioning" | "PutObjectLockConfiguration" | "PutObjectRetention" | "PutObjectLegalHold" => {
-            " An object has one version, which can be changed; `steadfast snapshot` keeps older states."
-        }
-        "PutBucketLifecycleConfiguration" => " Objects do not expire; a client deletes them.",
-        "PutBucketEncryption" => " The server does not encrypt; encrypt its disks.",
-        "PutBucketReplication" => " Copy with a client, or export snapshots.",
-        _ => "",
     }
 }
 
@@ -329,12 +265,12 @@ fn starts_with(name: &str, start: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operations::find;
 
     #[test]
     fn unknown_parameters_are_refused() {
-        let ask = |operation: &str, method: Method, query: &str| {
-            Served::find(operation).unwrap().check_query(&method, query).is_ok()
-        };
+        let ask =
+            |operation: &str, method: Method, query: &str| find(operation).unwrap().check_query(&method, query).is_ok();
         assert!(ask("PutObject", Method::PUT, "x-id=PutObject&X-Amz-Signature=0&x-amz-acl=private"));
         for query in [
             "renameObject",
@@ -367,11 +303,11 @@ mod tests {
         }
         assert!(ask("PutObject", Method::PUT, "a=b"), "without meaning");
         for (operation, query) in [("GetObject", "response-foo=1"), ("ListObjects", "start-after=a")] {
-            let refused = Served::find(operation).unwrap().check_query(&Method::GET, query);
+            let refused = find(operation).unwrap().check_query(&Method::GET, query);
             assert_eq!(refused.expect_err(query).code().as_str(), "InvalidArgument");
         }
         assert!(!ask("GetObject", Method::GET, "legal-hold"));
         assert!(ask("ListObjectsV2", Method::GET, "list-type=2&prefix=&delimiter=%2F&fetch-owner=true&metadata=true"));
-        assert!(Served::find("PutBucketPolicy").is_err());
+        assert!(find("PutBucketPolicy").is_err());
     }
 }

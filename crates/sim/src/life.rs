@@ -317,7 +317,7 @@ impl Machine {
     async fn buckets_stay(&self, store: &Store) -> Outcome {
         for (name, _) in &self.shared.buckets {
             let tried = match store.buckets().get(name) {
-                Ok(info) => store.buckets().update(name, info.settings).await,
+                Ok(_) => store.buckets().change(name, |_| {}).await,
                 Err(_) => continue,
             };
             match tried {

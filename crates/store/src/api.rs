@@ -5,19 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use steadfast_log::{Durability, LogError, Lsn};
+use steadfast_log::{LogError, Lsn};
 
-use crate::events::Notifications;
-
-/// Settings of a bucket.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BucketSettings {
-    /// Durability of writes that name none.
-    pub durability: Durability,
-    /// Notification rules for changes of its objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub notifications: Option<Notifications>,
-}
+use crate::settings::BucketSettings;
 
 /// A bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -283,6 +273,9 @@ pub enum StoreError {
     /// be among them.
     #[error("damage: records of the pool are missing: {0}")]
     Doubtful(&'static str),
+    /// The pool has something that only a later build knows; the text names it.
+    #[error("{0}")]
+    Unsupported(String),
     /// The index cannot be read or written.
     #[error("index: {0}")]
     Index(String),

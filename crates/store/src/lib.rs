@@ -18,13 +18,14 @@ mod options;
 mod outbox;
 mod plan;
 mod record;
+mod settings;
 mod shard;
 mod status;
 mod store;
 
 pub use api::{
-    Attributes, BucketInfo, BucketSettings, CACHED, Condition, FillCondition, ListEntry, ListPage, ListQuery,
-    ObjectInfo, PartChoice, PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, WEAK_ETAG, Written,
+    Attributes, BucketInfo, CACHED, Condition, FillCondition, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice,
+    PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, WEAK_ETAG, Written,
 };
 pub use cache::CacheStatus;
 pub use channels::{
@@ -37,6 +38,7 @@ pub use index::{IndexKind, IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
 pub use options::{OpenReport, PoolDisk, StoreOptions, StoreSabotage};
 pub use record::keys::is_own_channel;
+pub use settings::{BucketDocument, BucketSettings};
 pub use shard::channels::CHANNEL_BYTES_MAX;
 pub use shard::channels::pending::PendingPublication;
 pub use shard::reader::ObjectReader;

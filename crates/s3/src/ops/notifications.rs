@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
-use steadfast_store::{BucketSettings, EventKind, NotificationRule, Notifications};
+use steadfast_store::{EventKind, NotificationRule, Notifications};
 
 use crate::error::{invalid_argument, store_error};
 use crate::handler::Handler;
@@ -155,7 +155,7 @@ pub(crate) async fn put(
     req: S3Request<PutBucketNotificationConfigurationInput>,
 ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
     let input = req.input;
-    let info = handler.store.buckets().get(&input.bucket).map_err(store_error)?;
+    handler.store.buckets().get(&input.bucket).map_err(store_error)?;
     let given = read(handler, input.notification_configuration)?;
     if given.len() > RULES_MAX {
         return Err(invalid_argument(format!("A bucket has at most {RULES_MAX} notification configurations.")));
@@ -186,8 +186,9 @@ pub(crate) async fn put(
         )));
     }
     let notifications = (!rules.is_empty()).then_some(Notifications { rules, document });
-    let settings = BucketSettings { notifications, ..info.settings };
-    handler.store.buckets().update(&input.bucket, settings).await.map_err(store_error)?;
+    let changed =
+        handler.store.buckets().change(&input.bucket, |settings| settings.notifications = notifications).await;
+    changed.map_err(store_error)?;
     Ok(S3Response::new(PutBucketNotificationConfigurationOutput::default()))
 }
 

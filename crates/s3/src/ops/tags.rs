@@ -1,14 +1,26 @@
-//! Tags of objects.
+//! Tags of objects and buckets.
 
 use std::collections::BTreeMap;
 
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result};
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+use steadfast_store::BucketDocument;
 
-use crate::attributes::check_tags;
+use crate::attributes::{TAGS_MAX, check_tags};
 use crate::conditions::only_null_version;
-use crate::error::store_error;
+use crate::error::{custom, store_error};
 use crate::handler::{Handler, durable_header};
+
+/// Tags of a bucket, at most.
+const BUCKET_TAGS_MAX: usize = 50;
+
+fn tag_set_of(tags: BTreeMap<String, String>) -> Vec<Tag> {
+    tags.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect()
+}
+
+fn pairs_of(tagging: Tagging) -> Vec<(String, String)> {
+    tagging.tag_set.into_iter().map(|t| (t.key.unwrap_or_default(), t.value.unwrap_or_default())).collect()
+}
 
 pub(crate) async fn get(
     handler: &Handler,
@@ -16,9 +28,7 @@ pub(crate) async fn get(
 ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
     only_null_version(req.input.version_id.as_deref())?;
     let info = handler.store.at(&req.input.bucket, &req.input.key).info().map_err(store_error)?;
-    let tag_set =
-        info.attributes.tags.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect();
-    Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
+    Ok(S3Response::new(GetObjectTaggingOutput { tag_set: tag_set_of(info.attributes.tags), version_id: None }))
 }
 
 pub(crate) async fn put(
@@ -27,8 +37,7 @@ pub(crate) async fn put(
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let pairs = input.tagging.tag_set.into_iter().map(|t| (t.key.unwrap_or_default(), t.value.unwrap_or_default()));
-    let tags = check_tags(pairs.collect())?;
+    let tags = check_tags(pairs_of(input.tagging), TAGS_MAX)?;
     let written = handler.store.at(&input.bucket, &input.key).set_tags(tags).await.map_err(store_error)?;
     Ok(S3Response::with_headers(PutObjectTaggingOutput::default(), durable_header(written.durable)))
 }
@@ -43,4 +52,41 @@ pub(crate) async fn delete(
     let mut response = S3Response::with_headers(DeleteObjectTaggingOutput::default(), durable_header(written.durable));
     response.status = Some(http::StatusCode::NO_CONTENT);
     Ok(response)
+}
+
+pub(crate) async fn get_of_bucket(
+    handler: &Handler,
+    req: S3Request<GetBucketTaggingInput>,
+) -> S3Result<S3Response<GetBucketTaggingOutput>> {
+    let info = handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
+    let Some(document) = info.settings.document(BucketDocument::Tagging) else {
+        return Err(custom("NoSuchTagSet", http::StatusCode::NOT_FOUND, "The TagSet does not exist"));
+    };
+    let tags = serde_json::from_str(document);
+    let tags = tags.map_err(|e| s3_error!(InternalError, "The tags of the bucket cannot be read: {}", e))?;
+    Ok(S3Response::new(GetBucketTaggingOutput { tag_set: tag_set_of(tags) }))
+}
+
+pub(crate) async fn put_of_bucket(
+    handler: &Handler,
+    req: S3Request<PutBucketTaggingInput>,
+) -> S3Result<S3Response<PutBucketTaggingOutput>> {
+    let tags = check_tags(pairs_of(req.input.tagging), BUCKET_TAGS_MAX)?;
+    let document = serde_json::to_string(&tags).map_err(|e| s3_error!(InternalError, "{}", e))?;
+    set_of_bucket(handler, &req.input.bucket, Some(document)).await?;
+    Ok(S3Response::with_status(PutBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn delete_of_bucket(
+    handler: &Handler,
+    req: S3Request<DeleteBucketTaggingInput>,
+) -> S3Result<S3Response<DeleteBucketTaggingOutput>> {
+    set_of_bucket(handler, &req.input.bucket, None).await?;
+    Ok(S3Response::with_status(DeleteBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
+}
+
+async fn set_of_bucket(handler: &Handler, bucket: &str, document: Option<String>) -> S3Result<()> {
+    let changed =
+        handler.store.buckets().change(bucket, |settings| settings.set_document(BucketDocument::Tagging, document));
+    changed.await.map_err(store_error)
 }

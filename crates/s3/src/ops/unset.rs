@@ -43,7 +43,6 @@ absent! {
     policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput: "NoSuchBucketPolicy", "The bucket policy does not exist";
     cors(GetBucketCorsInput) -> GetBucketCorsOutput: "NoSuchCORSConfiguration", "The CORS configuration does not exist";
     lifecycle(GetBucketLifecycleConfigurationInput) -> GetBucketLifecycleConfigurationOutput: "NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist";
-    tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput: "NoSuchTagSet", "The TagSet does not exist";
     website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput: "NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration";
     encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput: "ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found";
     replication(GetBucketReplicationInput) -> GetBucketReplicationOutput: "ReplicationConfigurationNotFoundError", "The replication configuration was not found";
@@ -62,7 +61,6 @@ empty! {
     delete_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput: NO_CONTENT;
     delete_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput: NO_CONTENT;
     delete_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput: NO_CONTENT;
-    delete_tagging(DeleteBucketTaggingInput) -> DeleteBucketTaggingOutput: NO_CONTENT;
     delete_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput: NO_CONTENT;
     delete_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput: NO_CONTENT;
     delete_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput: NO_CONTENT;

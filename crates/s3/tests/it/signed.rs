@@ -74,6 +74,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("GET", "/bucket?acl", ""),
     ("GET", "/bucket?notification", ""),
     ("PUT", "/bucket?notification", "<NotificationConfiguration/>"),
+    ("PUT", "/bucket?tagging", "<Tagging><TagSet/></Tagging>"),
     ("HEAD", "/bucket", ""),
     ("DELETE", "/bucket", ""),
     ("PUT", "/another", ""),

@@ -59,7 +59,6 @@ async fn deletes_succeed_and_puts_name_the_reason() {
         "policy",
         "cors",
         "lifecycle",
-        "tagging",
         "website",
         "encryption",
         "replication",

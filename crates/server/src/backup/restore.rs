@@ -203,7 +203,9 @@ async fn restore_buckets(store: &Store, buckets: &[BucketInfo], overwrite: bool)
     }
     for bucket in buckets {
         let made = match store.buckets().create_as(bucket).await {
-            Err(StoreError::BucketExists) => store.buckets().update(&bucket.name, bucket.settings.clone()).await,
+            Err(StoreError::BucketExists) => {
+                store.buckets().change(&bucket.name, |settings| settings.clone_from(&bucket.settings)).await
+            }
             made => made,
         };
         made.map_err(|e| format!("bucket {}: {e}", bucket.name))?;

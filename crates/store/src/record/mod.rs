@@ -12,14 +12,14 @@ pub(crate) mod event;
 pub(crate) mod keys;
 pub(crate) mod manifest;
 pub(crate) mod object;
+mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod upload;
 pub(crate) mod wire;
 
-use steadfast_log::{Durability, Location, Lsn};
+use steadfast_log::{Location, Lsn};
 
 use crate::BucketSettings;
-use crate::events::Notifications;
 use keys::{BucketId, Id};
 use wire::{Dec, Malformed, put_bytes, put_location, put_varint};
 
@@ -177,31 +177,14 @@ impl BucketMeta {
         let mut out = Vec::with_capacity(self.name.len() + 12);
         put_bytes(&mut out, self.name.as_bytes());
         put_varint(&mut out, self.created_ms);
-        out.push(match self.settings.durability {
-            Durability::Sync => 0,
-            Durability::Async => 1,
-        });
-        // Absent where there are none, as in records of builds without notifications.
-        if let Some(notifications) = &self.settings.notifications {
-            notifications.encode(&mut out);
-        }
+        settings::encode(&self.settings, &mut out);
         out
     }
 
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, Malformed> {
         let mut dec = Dec(payload);
         let name = dec.str()?.to_owned();
-        let created_ms = dec.varint()?;
-        let durability = match dec.u8()? {
-            0 => Durability::Sync,
-            1 => Durability::Async,
-            _ => return Err(Malformed("bucket: durability")),
-        };
-        let notifications = match dec.0 {
-            [] => None,
-            _ => Some(Notifications::decode(&mut dec)?),
-        };
-        Ok(Self { name, created_ms, settings: BucketSettings { durability, notifications } })
+        Ok(Self { name, created_ms: dec.varint()?, settings: settings::decode(&mut dec)? })
     }
 }
 

@@ -57,6 +57,7 @@ use crate::shard::hang::HangWatch;
 use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
 use crate::shard::openings::Openings;
 use crate::shard::reads::Reads;
+use crate::shard::submit::check_head;
 use crate::shard::writes::Writes;
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
@@ -299,6 +300,7 @@ impl Shard {
     /// Creates a bucket or changes its settings.
     pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
         let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
+        check_head(&head)?;
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
     }
 

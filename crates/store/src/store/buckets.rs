@@ -141,6 +141,7 @@ impl Buckets<'_> {
     }
 
     async fn make(self, meta: BucketMeta) -> Result<BucketInfo, StoreError> {
+        check_known(&meta.name, &meta.settings)?;
         let _one = self.store.0.bucket_ops.lock().await;
         let topology = self.store.topology();
         self.agreeing(&topology).await?;
@@ -162,17 +163,31 @@ impl Buckets<'_> {
         Ok(BucketInfo { name: meta.name, created_ms: meta.created_ms, settings: meta.settings })
     }
 
-    /// Changes the settings of a bucket.
+    /// Changes the settings of a bucket. No other change comes between.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`], and those of a commit.
-    pub async fn update(self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`], [`StoreError::TooLarge`] for
+    /// settings that its record cannot hold, and those of a commit.
+    pub async fn change(self, name: &str, change: impl FnOnce(&mut BucketSettings)) -> Result<(), StoreError> {
         let _one = self.store.0.bucket_ops.lock().await;
         let topology = self.store.topology();
         self.agreeing(&topology).await?;
         let shards = topology.all()?;
         let bucket = self.store.lead()?.find(name)?;
-        put_everywhere(&shards, bucket.id, &BucketMeta { settings, ..meta(&bucket) }).await
+        let mut meta = meta(&bucket);
+        change(&mut meta.settings);
+        check_known(name, &meta.settings)?;
+        put_everywhere(&shards, bucket.id, &meta).await
+    }
+
+    /// Checks that this build knows all settings of all buckets.
+    pub(super) fn check_known(self) -> Result<(), StoreError> {
+        for (_, shard) in self.store.topology().open() {
+            for bucket in shard.applied.registry.read().by_id.values() {
+                check_known(&bucket.name, &bucket.settings.read())?;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes an empty bucket and aborts its unfinished multipart uploads.
@@ -198,6 +213,16 @@ impl Buckets<'_> {
             shard.commit_buckets(batch, Priority::Delete).await?;
         }
         Ok(())
+    }
+}
+
+/// Refuses settings that only a later build knows: without them the bucket would have other rules.
+fn check_known(bucket: &str, settings: &BucketSettings) -> Result<(), StoreError> {
+    match settings.unknown() {
+        None => Ok(()),
+        Some(setting) => Err(StoreError::Unsupported(format!(
+            "the bucket {bucket:?} has the setting {setting:?}, which this build does not know: start the build that set it"
+        ))),
     }
 }
 
@@ -274,4 +299,44 @@ async fn settle_one(
         }
     }
     Ok(having.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_disk::{Disk, MemDisk};
+    use steadfast_flow::Env;
+    use steadfast_log::{FormatOptions, Log};
+
+    use super::*;
+    use crate::{BucketDocument, IndexKind, StoreOptions};
+
+    #[tokio::test]
+    async fn a_pool_with_a_setting_of_a_later_build_is_refused_by_its_name() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+        let open = || Store::open(disk.clone(), IndexKind::memory(), Env::tokio(), StoreOptions::default());
+        let (store, _) = open().await.expect("open");
+        store.buckets().create("photos", BucketSettings::default()).await.expect("bucket");
+        let later = |settings: &mut BucketSettings| _ = settings.documents.insert("later".into(), "x".into());
+        assert!(matches!(store.buckets().change("photos", later).await, Err(StoreError::Unsupported(_))));
+        let large = |settings: &mut BucketSettings| {
+            settings.set_document(BucketDocument::Tagging, Some("x".repeat(64 << 10)));
+        };
+        assert!(matches!(store.buckets().change("photos", large).await, Err(StoreError::TooLarge(_))));
+        let tagged = |settings: &mut BucketSettings| settings.set_document(BucketDocument::Tagging, Some("{}".into()));
+        store.buckets().change("photos", tagged).await.expect("changed");
+        store.close().await.expect("closed");
+
+        let (store, _) = open().await.expect("this build knows tags");
+        let bucket = store.lead().expect("open").find("photos").expect("there");
+        assert_eq!(bucket.info().settings.document(BucketDocument::Tagging), Some("{}"));
+        // What a later build would write.
+        let mut meta = meta(&bucket);
+        later(&mut meta.settings);
+        store.lead().expect("open").put_bucket(bucket.id, &meta).await.expect("written");
+        store.close().await.expect("closed");
+        let refused = open().await.map(drop).expect_err("refused").to_string();
+        assert!(refused.contains("\"photos\"") && refused.contains("\"later\""), "{refused}");
+    }
 }

@@ -116,6 +116,7 @@ impl Store {
             env,
         }));
         store.topology().open().for_each(|(_, shard)| shard.applied.channels.set_outbox(&outbox));
+        store.buckets().check_known()?;
         store.events().find().await?;
         store.buckets().doubt();
         let buckets_repaired = store.buckets().repair().await;

@@ -24,8 +24,7 @@ fn rule(id: &str, kinds: &[EventKind], prefix: &str) -> NotificationRule {
 
 async fn listen(store: &Store, rules: Vec<NotificationRule>) {
     let notifications = Some(Notifications { rules, document: "as given".into() });
-    let settings = BucketSettings { notifications, ..store.buckets().get(BUCKET).expect("there").settings };
-    store.buckets().update(BUCKET, settings).await.expect("changed");
+    store.buckets().change(BUCKET, |settings| settings.notifications = notifications).await.expect("changed");
 }
 
 /// All waiting events, without marking them done.

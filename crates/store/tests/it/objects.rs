@@ -84,7 +84,7 @@ on_disks! {
         assert!(matches!(store.at(BUCKET, "k").upload(&upload).info(), Err(StoreError::NoSuchUpload)));
         assert!(matches!(store.at(BUCKET, "k").info(), Err(StoreError::NoSuchKey)));
         let settings = BucketSettings { durability: Durability::Async, ..BucketSettings::default() };
-        store.buckets().update(BUCKET, settings.clone()).await.expect("update");
+        store.buckets().change(BUCKET, |found| found.clone_from(&settings)).await.expect("update");
         assert!(!put(&store, "k", b"1").await.durable);
         store.close().await.expect("close");
         drop(store);
