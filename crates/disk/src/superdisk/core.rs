@@ -15,7 +15,7 @@ use super::late::Late;
 use super::map::RegionMap;
 use super::options::{SuperdiskOptions, SuperdiskSabotage};
 use super::pair::{FAST_START, Identity, LAST_WRITTEN, NO_LEG};
-use super::read::Hedge;
+use super::read::{Hedge, SMALL_BYTES};
 use crate::intent::{Intent, Readiness};
 use crate::{BLOCK, BufPool, Disk};
 
@@ -286,6 +286,17 @@ impl SuperdiskShared {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(SeqCst)
+    }
+
+    /// The hedge of reads of a length.
+    pub(crate) fn hedge(&self, len: usize) -> &parking_lot::Mutex<Hedge> {
+        &self.hedges[usize::from(len > SMALL_BYTES)]
+    }
+
+    /// Returns bytes that a write reserved.
+    pub(crate) fn unbook(&self, len: u64) {
+        let before = self.pending.fetch_sub(len, SeqCst);
+        assert!(before >= len, "{len} bytes are returned to a limit of which {before} were taken");
     }
 
     /// The fast leg, if it is in use.

@@ -38,6 +38,11 @@ use bytes::Bytes;
 use steadfast_flow::{BoxFuture, Env, has_fault};
 
 use self::core::SuperdiskShared;
+use self::heal::Heals;
+use self::intents::Rounds;
+use self::read::Reads;
+use self::rebuild::Copier;
+use self::write::Writes;
 use crate::label::Found;
 use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, SuperdiskStatus, Zone};
 pub use compare::{Comparison, DIFFERENCES_MAX};
@@ -65,8 +70,9 @@ impl Superdisk {
         options: SuperdiskOptions,
     ) -> io::Result<Arc<Superdisk>> {
         let shared = attach::open(durable, fast, env, options).await?;
-        shared.start();
-        Ok(Arc::new(Self { shared }))
+        let superdisk = Self { shared };
+        superdisk.start();
+        Ok(Arc::new(superdisk))
     }
 
     /// Whether `durable` is the durable leg of a pair. Such a disk must be opened as a super-disk,
@@ -80,81 +86,78 @@ impl Superdisk {
 
     /// The current status.
     pub fn status(&self) -> SuperdiskStatus {
-        self.shared.status()
+        status::of(&self.shared)
     }
 
     /// Ends the background tasks and clears the intent bits of regions that are the same on both
     /// legs, for at most some seconds. Call it after the last write.
     pub async fn close(&self) {
-        self.shared.close().await;
-    }
-}
-
-impl Drop for Superdisk {
-    fn drop(&mut self) {
-        self.shared.end_tasks();
-    }
-}
-
-impl SuperdiskShared {
-    /// Starts the background tasks.
-    fn start(self: &Arc<Self>) {
-        if !self.state.lock().follows() {
-            return;
-        }
-        self.running.store(3, SeqCst);
-        let ended = |shared: &Self| {
-            shared.running.fetch_sub(1, SeqCst);
-            shared.quiet.notify_waiters();
-        };
-        let shared = self.clone();
-        self.env.spawn("superdisk-copier", async move {
-            shared.clone().copy_in_background().await;
-            ended(&shared);
-        });
-        let shared = self.clone();
-        self.env.spawn("superdisk-late", async move {
-            late::run(shared.clone()).await;
-            ended(&shared);
-        });
-        let shared = self.clone();
-        self.env.spawn("superdisk-intent", async move {
-            shared.clone().keep_intent().await;
-            ended(&shared);
-        });
-    }
-
-    fn end_tasks(&self) {
-        self.closing.store(true, SeqCst);
-        self.copier_wake.notify_one();
-        self.intent_wake.notify_one();
-        self.late.end();
-    }
-
-    async fn close(self: &Arc<Self>) {
+        let shared = &self.shared;
         self.end_tasks();
         let quiet = async {
             loop {
-                let notified = self.quiet.notified();
+                let notified = shared.quiet.notified();
                 tokio::pin!(notified);
                 // Registers before the check, so that an end in between is not missed.
                 notified.as_mut().enable();
-                if self.running.load(SeqCst) == 0 && self.pending.load(SeqCst) == 0 {
+                if shared.running.load(SeqCst) == 0 && shared.pending.load(SeqCst) == 0 {
                     return;
                 }
                 notified.await;
             }
         };
-        let limit = self.options.fast_write_limit + self.options.fast_read_limit;
-        if self.env.timeout(limit, quiet).await.is_none() {
+        let limit = shared.options.fast_write_limit + shared.options.fast_read_limit;
+        if shared.env.timeout(limit, quiet).await.is_none() {
             tracing::warn!("the fast leg still has requests in flight");
         }
         // This ends their operations in the map.
-        let waiting = std::mem::take(&mut self.state.lock().heals);
+        let waiting = std::mem::take(&mut shared.state.lock().heals);
         drop(waiting);
-        self.clear_settled(true).await;
+        Rounds(shared).clear_settled(true).await;
         // Makes the cleared bits durable. If it fails, the next opening finds them set.
-        let _ = self.env.timeout(self.options.fast_write_limit, self.flush_durable()).await;
+        let _ = shared.env.timeout(shared.options.fast_write_limit, Writes(shared).flush_durable()).await;
+    }
+
+    /// Starts the background tasks.
+    fn start(&self) {
+        let shared = &self.shared;
+        if !shared.state.lock().follows() {
+            return;
+        }
+        shared.running.store(3, SeqCst);
+        let ended = |shared: &SuperdiskShared| {
+            shared.running.fetch_sub(1, SeqCst);
+            shared.quiet.notify_waiters();
+        };
+        let shared = self.shared.clone();
+        self.shared.env.spawn("superdisk-copier", async move {
+            Copier(&shared).copy_in_background().await;
+            ended(&shared);
+        });
+        let shared = self.shared.clone();
+        self.shared.env.spawn("superdisk-late", async move {
+            late::run(shared.clone()).await;
+            ended(&shared);
+        });
+        let shared = self.shared.clone();
+        self.shared.env.spawn("superdisk-intent", async move {
+            Rounds(&shared).keep_intent().await;
+            ended(&shared);
+        });
+    }
+
+    fn end_tasks(&self) {
+        let shared = &self.shared;
+        shared.closing.store(true, SeqCst);
+        shared.copier_wake.notify_one();
+        shared.intent_wake.notify_one();
+        shared.late.end();
+    }
+}
+
+impl Drop for Superdisk {
+    fn drop(&mut self) {
+        self.end_tasks();
     }
 }
 
@@ -169,7 +172,7 @@ impl Disk for Superdisk {
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
         let shared = self.shared.clone();
-        Box::pin(shared.read(offset, len))
+        Box::pin(async move { Reads(&shared).read(offset, len).await })
     }
 
     fn copies(&self) -> u32 {
@@ -181,10 +184,10 @@ impl Disk for Superdisk {
         Box::pin(async move {
             match copy {
                 0 if has_fault(shared.options.sabotage, SuperdiskSabotage::TrustStale) => {
-                    shared.read(offset, len).await
+                    Reads(&shared).read(offset, len).await
                 }
-                0 => shared.read_durable(offset, len).await,
-                1 => shared.read_copy_fast(offset, len).await,
+                0 => Reads(&shared).read_durable(offset, len).await,
+                1 => Reads(&shared).read_copy_fast(offset, len).await,
                 _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("a super-disk has no copy {copy}"))),
             }
         })
@@ -192,32 +195,32 @@ impl Disk for Superdisk {
 
     fn heal(&self, offset: u64, good: Bytes) -> IoFuture<u32> {
         let shared = self.shared.clone();
-        Box::pin(shared.heal(offset, good))
+        Box::pin(async move { Heals(&shared).heal(offset, good).await })
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
         let shared = self.shared.clone();
-        Box::pin(shared.write(offset, data, false))
+        Box::pin(async move { Writes(&shared).write(offset, data, false).await })
     }
 
     fn flush(&self) -> IoFuture<()> {
         let shared = self.shared.clone();
-        Box::pin(shared.flush())
+        Box::pin(async move { Writes(&shared).flush().await })
     }
 
     fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
         let shared = self.shared.clone();
-        Box::pin(shared.write(offset, data, true))
+        Box::pin(async move { Writes(&shared).write(offset, data, true).await })
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
         let shared = self.shared.clone();
-        Box::pin(shared.discard(offset, len))
+        Box::pin(async move { Writes(&shared).discard(offset, len).await })
     }
 
     fn reserve(&self, end: u64) -> IoFuture<()> {
         let shared = self.shared.clone();
-        Box::pin(shared.reserve(end))
+        Box::pin(async move { Writes(&shared).reserve(end).await })
     }
 
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {

@@ -10,12 +10,13 @@ use bytes::Bytes;
 
 use super::core::{Leg, SuperdiskShared, tick};
 use super::heal::HEAL_RETRY;
+use super::heal::Heals;
 use super::options::SuperdiskOptions;
 use super::pair::{FAST_START, masked};
 use crate::{Disk, Histogram, IoFuture};
 
 /// Largest small read in bytes; small reads take about the same time.
-const SMALL_BYTES: usize = 64 << 10;
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
 /// Number of measured reads before the limit changes; the first time fewer.
 const SAMPLES: u64 = 256;
 const SAMPLES_FIRST: u64 = 32;
@@ -69,16 +70,16 @@ impl Drop for Overdue {
     }
 }
 
-impl SuperdiskShared {
-    pub(crate) fn hedge(&self, len: usize) -> &parking_lot::Mutex<Hedge> {
-        &self.hedges[usize::from(len > SMALL_BYTES)]
-    }
+/// Reads from the legs of a pair.
+#[derive(Clone, Copy)]
+pub(crate) struct Reads<'a>(pub(crate) &'a Arc<SuperdiskShared>);
 
+impl Reads<'_> {
     /// Whether the fast leg holds a range. Returns the current number of failures of the leg; if
     /// the leg does not hold the range, the range is copied soon. `verified`: the caller has
     /// checksums.
-    fn fast_holds(&self, offset: u64, len: usize, verified: bool) -> Option<u64> {
-        let mut state = self.state.lock();
+    fn fast_holds(self, offset: u64, len: usize, verified: bool) -> Option<u64> {
+        let mut state = self.0.state.lock();
         if state.leg != Leg::Up {
             return None;
         }
@@ -89,30 +90,30 @@ impl SuperdiskShared {
         let readable = clean && state.map.readable(offset, len as u64);
         if !readable {
             state.map.miss(offset, len as u64);
-            self.wake(&mut state);
+            self.0.wake(&mut state);
         }
         readable.then_some(state.failures)
     }
 
     /// Whether the fast leg is in use and an operation overlaps a range.
-    fn is_in_use(&self, offset: u64, len: usize) -> bool {
-        let state = self.state.lock();
+    fn is_in_use(self, offset: u64, len: usize) -> bool {
+        let state = self.0.state.lock();
         state.leg == Leg::Up && state.map.is_in_use(offset, len as u64)
     }
 
     /// Whether a read of the fast leg counts that began after this number of failures. A failing
     /// leg may drop its unflushed data, and a read that ends afterwards returns the earlier
     /// content.
-    fn read_counts(&self, failures: u64) -> bool {
-        self.state.lock().failures == failures
+    fn read_counts(self, failures: u64) -> bool {
+        self.0.state.lock().failures == failures
     }
 
     /// Reads from the best copy.
-    pub(crate) async fn read(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let (Some(failures), Some(fast)) = (self.fast_holds(offset, len, false), self.fast.clone()) else {
+    pub(crate) async fn read(self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let (Some(failures), Some(fast)) = (self.fast_holds(offset, len, false), self.0.fast.clone()) else {
             return self.read_durable(offset, len).await;
         };
-        if self.overdue.load(SeqCst) >= u64::from(self.options.fast_overdue_max) {
+        if self.0.overdue.load(SeqCst) >= u64::from(self.0.options.fast_overdue_max) {
             return match self.read_durable(offset, len).await {
                 Ok(bytes) => Ok(bytes),
                 // A slow answer is better than none.
@@ -122,13 +123,13 @@ impl SuperdiskShared {
                 },
             };
         }
-        let start = self.env.now();
+        let start = self.0.env.now();
         let mut request = fast.read(FAST_START + offset, len);
-        let after = self.hedge(len).lock().after();
+        let after = self.0.hedge(len).lock().after();
         let answered = tokio::select! {
             biased;
             result = &mut request => Some(result),
-            () = self.late.at(start + after) => None,
+            () = self.0.late.at(start + after) => None,
         };
         match answered {
             Some(Ok(bytes)) if self.read_counts(failures) => {
@@ -148,29 +149,29 @@ impl SuperdiskShared {
         }
     }
 
-    fn fast_answered(&self, start: Duration, len: usize) {
-        self.fast_works();
-        tick(&self.counters.reads_fast);
+    fn fast_answered(self, start: Duration, len: usize) {
+        self.0.fast_works();
+        tick(&self.0.counters.reads_fast);
         self.measured(start, len);
     }
 
-    fn measured(&self, start: Duration, len: usize) {
-        let took = self.env.now().saturating_sub(start);
-        self.hedge(len).lock().record(took, &self.options);
+    fn measured(self, start: Duration, len: usize) {
+        let took = self.0.env.now().saturating_sub(start);
+        self.0.hedge(len).lock().record(took, &self.0.options);
     }
 
     /// Also sends the read to the durable leg; the first good answer counts.
     async fn read_hedged(
-        self: &Arc<Self>,
+        self,
         mut fast: IoFuture<Bytes>,
         failures: u64,
         start: Duration,
         offset: u64,
         len: usize,
     ) -> io::Result<Bytes> {
-        tick(&self.counters.reads_hedged);
-        let overdue = Overdue::new(self);
-        let mut durable = self.durable.read(offset, len);
+        tick(&self.0.counters.reads_hedged);
+        let overdue = Overdue::new(self.0);
+        let mut durable = self.0.durable.read(offset, len);
         // The outer result is the leg that answered.
         let first = tokio::select! {
             biased;
@@ -192,14 +193,14 @@ impl SuperdiskShared {
                 self.durable_answered(offset, durable.await)
             }
             Err(Ok(bytes)) => {
-                tick(&self.counters.hedges_won);
+                tick(&self.0.counters.hedges_won);
                 self.await_in_background(fast, overdue, start, offset, len);
                 self.durable_answered(offset, Ok(bytes))
             }
             Err(Err(error)) => {
-                tick(&self.counters.durable_errors);
-                let limit = self.options.fast_read_limit;
-                match self.env.timeout(limit, &mut fast).await {
+                tick(&self.0.counters.durable_errors);
+                let limit = self.0.options.fast_read_limit;
+                match self.0.env.timeout(limit, &mut fast).await {
                     Some(Ok(bytes)) if self.read_counts(failures) => {
                         self.fast_answered(start, len);
                         return Ok(masked(offset, bytes));
@@ -216,15 +217,15 @@ impl SuperdiskShared {
     /// Waits in the background for a fast read whose answer is no longer needed: it shows the state
     /// of the leg.
     fn await_in_background(
-        self: &Arc<Self>,
+        self,
         mut fast: IoFuture<Bytes>,
         overdue: Overdue,
         start: Duration,
         offset: u64,
         len: usize,
     ) {
-        let shared = self.clone();
-        self.env.spawn("superdisk-late-read", async move {
+        let shared = self.0.clone();
+        self.0.env.spawn("superdisk-late-read", async move {
             let limit = shared.options.fast_read_limit;
             let result = match shared.env.timeout(limit, &mut fast).await {
                 Some(result) => result,
@@ -237,21 +238,21 @@ impl SuperdiskShared {
             match result {
                 Ok(_) => {
                     shared.fast_works();
-                    shared.measured(start, len);
+                    Reads(&shared).measured(start, len);
                 }
-                Err(error) => shared.fast_read_failed(offset, len, &error),
+                Err(error) => Reads(&shared).fast_read_failed(offset, len, &error),
             }
         });
     }
 
-    fn durable_answered(&self, offset: u64, result: io::Result<Bytes>) -> io::Result<Bytes> {
-        tick(if result.is_ok() { &self.counters.reads_durable } else { &self.counters.durable_errors });
+    fn durable_answered(self, offset: u64, result: io::Result<Bytes>) -> io::Result<Bytes> {
+        tick(if result.is_ok() { &self.0.counters.reads_durable } else { &self.0.counters.durable_errors });
         Ok(masked(offset, result?))
     }
 
     /// Reads copy 0.
-    pub(crate) async fn read_durable(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        let result = self.durable.read(offset, len).await;
+    pub(crate) async fn read_durable(self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let result = self.0.durable.read(offset, len).await;
         debug_assert!(
             result.as_ref().is_ok_and(|bytes| bytes.len() == len) || result.is_err(),
             "a read of another length"
@@ -261,43 +262,43 @@ impl SuperdiskShared {
 
     /// Reads copy 1. An unreadable range is left unchanged: the caller compares the two copies, and
     /// the durable leg may be the wrong one.
-    pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let start = self.env.now();
+    pub(crate) async fn read_copy_fast(self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let start = self.0.env.now();
         let mut readable = self.fast_holds(offset, len, true);
         // Another reader may be repairing the range; both legs hold it afterwards.
         while readable.is_none()
             && self.is_in_use(offset, len)
-            && self.env.now().saturating_sub(start) < self.options.fast_write_limit
+            && self.0.env.now().saturating_sub(start) < self.0.options.fast_write_limit
         {
-            self.env.sleep(HEAL_RETRY).await;
+            self.0.env.sleep(HEAL_RETRY).await;
             readable = self.fast_holds(offset, len, true);
         }
-        let Some(fast) = self.fast.clone().filter(|_| readable.is_some()) else {
+        let Some(fast) = self.0.fast.clone().filter(|_| readable.is_some()) else {
             let text = format!("the fast leg does not hold {len} bytes at {offset}");
             return Err(io::Error::new(io::ErrorKind::NotFound, text));
         };
-        let result = self.read_fast(&fast, offset, len).await;
+        let result = self.0.read_fast(&fast, offset, len).await;
         if result.is_ok() {
-            tick(&self.counters.reads_fast);
+            tick(&self.0.counters.reads_fast);
         }
         Ok(masked(offset, result?))
     }
 
     /// Reads from the fast leg; an error queues the range for repair.
-    async fn read_checked(self: &Arc<Self>, fast: &Arc<dyn Disk>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let result = self.read_fast(fast, offset, len).await;
+    async fn read_checked(self, fast: &Arc<dyn Disk>, offset: u64, len: usize) -> io::Result<Bytes> {
+        let result = self.0.read_fast(fast, offset, len).await;
         match &result {
-            Ok(_) => tick(&self.counters.reads_fast),
+            Ok(_) => tick(&self.0.counters.reads_fast),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(_) => self.heal_later(offset, len),
+            Err(_) => Heals(self.0).heal_later(offset, len),
         }
         Ok(masked(offset, result?))
     }
 
-    fn fast_read_failed(self: &Arc<Self>, offset: u64, len: usize, error: &io::Error) {
+    fn fast_read_failed(self, offset: u64, len: usize, error: &io::Error) {
         tracing::debug!(offset, len, %error, "the fast leg cannot read a range");
-        tick(&self.counters.fast_errors);
-        self.heal_later(offset, len);
+        tick(&self.0.counters.fast_errors);
+        Heals(self.0).heal_later(offset, len);
     }
 }
 

@@ -10,26 +10,31 @@ use super::attach::{Probe, log_leg, probe};
 use super::core::{Leg, SuperdiskShared, tick};
 use super::options::SuperdiskSabotage;
 use super::pair::{FAST_START, Identity, write_new_pair};
+use super::write::Writes;
 use crate::Disk;
 
 /// Maximum factor of the retry interval for a fast leg whose flushes fail repeatedly.
 const RETRY_FACTOR_MAX: u32 = 6;
 
-impl SuperdiskShared {
+/// Takes a fast leg that failed back into use.
+#[derive(Clone, Copy)]
+pub(crate) struct Revival<'a>(pub(crate) &'a Arc<SuperdiskShared>);
+
+impl Revival<'_> {
     /// Probes a failed fast leg after a while.
-    pub(crate) async fn probe_again(self: &Arc<Self>) -> Option<Duration> {
+    pub(crate) async fn probe_again(self) -> Option<Duration> {
         let closing = async {
-            while !self.is_closing() {
-                self.copier_wake.notified().await;
+            while !self.0.is_closing() {
+                self.0.copier_wake.notified().await;
             }
         };
-        let relapses = self.state.lock().relapses;
-        let wait = self.options.fast_retry_interval * (1 << relapses.min(8)).min(RETRY_FACTOR_MAX);
-        if self.env.timeout(wait, closing).await.is_none()
+        let relapses = self.0.state.lock().relapses;
+        let wait = self.0.options.fast_retry_interval * (1 << relapses.min(8)).min(RETRY_FACTOR_MAX);
+        if self.0.env.timeout(wait, closing).await.is_none()
             // All requests must have returned: a late one must not find the leg in use again.
-            && (self.fast_requests.load(SeqCst) == 0 || self.is_sabotaged(SuperdiskSabotage::LateWriteForgotten))
-            && self.overdue.load(SeqCst) == 0
-            && let Some(fast) = self.fast.clone()
+            && (self.0.fast_requests.load(SeqCst) == 0 || self.0.is_sabotaged(SuperdiskSabotage::LateWriteForgotten))
+            && self.0.overdue.load(SeqCst) == 0
+            && let Some(fast) = self.0.fast.clone()
             && self.reopen(&fast).await
         {
             self.revive(&fast).await;
@@ -38,26 +43,26 @@ impl SuperdiskShared {
     }
 
     /// Reopens the fast leg if necessary. Returns whether it may be probed.
-    async fn reopen(&self, fast: &Arc<dyn Disk>) -> bool {
+    async fn reopen(self, fast: &Arc<dyn Disk>) -> bool {
         let (spoiled, silent) = {
-            let state = self.state.lock();
+            let state = self.0.state.lock();
             (state.spoiled, state.silent)
         };
         if !spoiled && !silent {
             return true;
         }
         // The reopening continues after the timeout.
-        match self.env.timeout(self.options.fast_write_limit, fast.reopen()).await {
+        match self.0.env.timeout(self.0.options.fast_write_limit, fast.reopen()).await {
             Some(Ok(())) => {
-                tick(&self.counters.fast_reopened);
-                let mut state = self.state.lock();
+                tick(&self.0.counters.fast_reopened);
+                let mut state = self.0.state.lock();
                 (state.silent, state.fast_full) = (false, false);
                 true
             }
             // The leg may recover without a reopening.
             Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported && !spoiled => true,
             Some(Err(error)) => {
-                let mut state = self.state.lock();
+                let mut state = self.0.state.lock();
                 if matches!(state.leg, Leg::Failed(_)) {
                     state.leg = Leg::Failed(format!("it cannot be reopened: {error}"));
                 }
@@ -67,19 +72,19 @@ impl SuperdiskShared {
         }
     }
 
-    async fn revive(self: &Arc<Self>, fast: &Arc<dyn Disk>) {
+    async fn revive(self, fast: &Arc<dyn Disk>) {
         let before = {
-            let state = self.state.lock();
+            let state = self.0.state.lock();
             if state.intent.is_latched() {
                 return;
             }
             state.identity
         };
-        let limit = self.options.fast_open_limit;
-        let probed = self.env.timeout(limit, probe(fast, Some(&before), self.options.take_foreign_fast)).await;
-        self.state.lock().silent = matches!(probed, Some(Err(_)) | None);
+        let limit = self.0.options.fast_open_limit;
+        let probed = self.0.env.timeout(limit, probe(fast, Some(&before), self.0.options.take_foreign_fast)).await;
+        self.0.state.lock().silent = matches!(probed, Some(Err(_)) | None);
         let (opening, stale) = match probed {
-            Some(Ok(Probe::Ours(labels))) => match labels.refused_by(&before, self.options.sabotage) {
+            Some(Ok(Probe::Ours(labels))) => match labels.refused_by(&before, self.0.options.sabotage) {
                 None => (Ok(labels.oldest().opening), true),
                 Some(why) => (Err(why), true),
             },
@@ -87,26 +92,26 @@ impl SuperdiskShared {
             Some(Ok(Probe::Foreign(what))) => {
                 let leg = Leg::Foreign(what);
                 log_leg(&leg, Some(fast), None);
-                self.state.lock().leg = leg;
+                self.0.state.lock().leg = leg;
                 return;
             }
             Some(Err(_)) | None => return,
         };
         // The lock prevents rounds meanwhile: bits that are set without an event must not follow
         // this event.
-        let one = self.rounds.lock().await;
+        let one = self.0.rounds.lock().await;
         let Ok(identity) = self.new_event(opening.ok()).await else { return };
         if self.stamp_new(fast, identity).await.is_err() {
-            let mut state = self.state.lock();
+            let mut state = self.0.state.lock();
             (state.spoiled, state.silent) = (true, false);
             return;
         }
         let refused = opening.err();
         {
-            let mut state = self.state.lock();
+            let mut state = self.0.state.lock();
             let state = &mut *state;
-            state.map.resize(self.durable.len(), self.fast_limit());
-            if !self.is_sabotaged(SuperdiskSabotage::RevivedByMemory) {
+            state.map.resize(self.0.durable.len(), self.0.fast_limit());
+            if !self.0.is_sabotaged(SuperdiskSabotage::RevivedByMemory) {
                 state.map.trust_only(|region| state.intent.is_clean(region));
             }
             state.leg = Leg::Up;
@@ -116,36 +121,36 @@ impl SuperdiskShared {
             state.spoiled = false;
         }
         drop(one);
-        self.fast_works();
-        self.intent_wake.notify_one();
+        self.0.fast_works();
+        self.0.intent_wake.notify_one();
         log_leg(&Leg::Up, Some(fast), refused);
     }
 
     /// Raises the event on the durable leg, durably. `opening` is the number in the fast leg's
     /// label. `None` for a refused fast leg: all bits are set.
-    async fn new_event(&self, opening: Option<u32>) -> io::Result<Identity> {
-        let identity = self.state.lock().identity;
+    async fn new_event(self, opening: Option<u32>) -> io::Result<Identity> {
+        let identity = self.0.state.lock().identity;
         let written = match opening {
-            Some(opening) => identity.reopened(opening, &self.env).write_durable_flushed(&self.durable).await,
-            None => write_new_pair(identity.renamed(&self.env), &self.durable, self.options.sabotage).await,
+            Some(opening) => identity.reopened(opening, &self.0.env).write_durable_flushed(&self.0.durable).await,
+            None => write_new_pair(identity.renamed(&self.0.env), &self.0.durable, self.0.options.sabotage).await,
         };
         match &written {
             Ok(identity) => {
-                let mut state = self.state.lock();
+                let mut state = self.0.state.lock();
                 state.identity = *identity;
                 if opening.is_none() {
                     state.intent.set_all();
-                    self.intent_done.notify_waiters();
+                    self.0.intent_done.notify_waiters();
                 }
             }
-            Err(error) => self.durable_flush_failed(error),
+            Err(error) => Writes(self.0).durable_flush_failed(error),
         }
         written
     }
 
     /// Writes the label that matches the durable leg's at both places of the fast leg.
-    async fn stamp_new(self: &Arc<Self>, fast: &Arc<dyn Disk>, identity: Identity) -> io::Result<()> {
-        let one = self.stamping.clone().lock_owned().await;
+    async fn stamp_new(self, fast: &Arc<dyn Disk>, identity: Identity) -> io::Result<()> {
+        let one = self.0.stamping.clone().lock_owned().await;
         let fast = fast.clone();
         let work = async move {
             if fast.len() < FAST_START {
@@ -155,6 +160,6 @@ impl SuperdiskShared {
             drop(one);
             stamped
         };
-        self.on_fast("its label", work).await
+        self.0.on_fast("its label", work).await
     }
 }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::core::{FastRequest, Leg, SuperdiskShared, TrackedOp, tick};
+use super::intents::Rounds;
 use super::options::SuperdiskSabotage;
 use super::pair;
 use crate::intent::Readiness;
@@ -40,7 +41,7 @@ impl End {
         if let Err(error) = result {
             tick(&shared.counters.durable_errors);
             if flush {
-                shared.durable_flush_failed(error);
+                Writes(&shared).durable_flush_failed(error);
             }
             return;
         }
@@ -89,61 +90,59 @@ struct Begun {
     failures: u64,
 }
 
-impl SuperdiskShared {
+/// Writes, flushes and discards of a pair.
+#[derive(Clone, Copy)]
+pub(crate) struct Writes<'a>(pub(crate) &'a Arc<SuperdiskShared>);
+
+impl Writes<'_> {
     /// Registers a write in the map and requests its intent bits. `None` where writes are not
     /// tracked.
-    fn begin_write(self: &Arc<Self>, offset: u64, len: u64) -> Option<Begun> {
-        let mut state = self.state.lock();
+    fn begin_write(self, offset: u64, len: u64) -> Option<Begun> {
+        let mut state = self.0.state.lock();
         if !state.follows() {
             return None;
         }
         if offset.saturating_add(len) > state.map.tracked() {
-            state.map.resize(self.durable.len(), self.fast_limit());
+            state.map.resize(self.0.durable.len(), self.0.fast_limit());
         }
         let up = state.leg == Leg::Up;
-        let (id, to_fast) = state.map.begin_write(offset, len, up, self.now_ms());
+        let (id, to_fast) = state.map.begin_write(offset, len, up, self.0.now_ms());
         let (failed, failures) = (state.intent.failed_rounds(), state.failures);
-        let away = !up && self.is_sabotaged(SuperdiskSabotage::NoBitsWhileFastAway);
+        let away = !up && self.0.is_sabotaged(SuperdiskSabotage::NoBitsWhileFastAway);
         // The wait for the bits returns any error.
-        let ready = away || self.is_sabotaged(SuperdiskSabotage::BitBesideData);
+        let ready = away || self.0.is_sabotaged(SuperdiskSabotage::BitBesideData);
         let ready = !away && matches!(state.request_bits(offset, len, failed), Ok(Readiness::Ready)) || ready;
         if to_fast {
             state.request_ahead(offset, len);
         }
         if state.intent.has_requests() {
-            self.intent_wake.notify_one();
+            self.0.intent_wake.notify_one();
         }
-        self.wake(&mut state);
+        self.0.wake(&mut state);
         drop(state);
-        Some(Begun { op: TrackedOp::new(self, id, offset, len), to_fast, ready, failed, failures })
+        Some(Begun { op: TrackedOp::new(self.0, id, offset, len), to_fast, ready, failed, failures })
     }
 
     /// Reserves the write's bytes in the limit, if the write still goes to the fast leg.
-    fn book(&self, begun: &Begun, len: u64) -> Option<Arc<dyn Disk>> {
-        let state = self.state.lock();
+    fn book(self, begun: &Begun, len: u64) -> Option<Arc<dyn Disk>> {
+        let state = self.0.state.lock();
         let up = state.leg == Leg::Up && state.failures == begun.failures;
         // Under the lock, so that the limit holds.
-        let booked = begun.to_fast && up && self.pending.load(SeqCst) + len <= self.options.fast_pending_bytes_max;
+        let booked = begun.to_fast && up && self.0.pending.load(SeqCst) + len <= self.0.options.fast_pending_bytes_max;
         if booked {
-            self.pending.fetch_add(len, SeqCst);
+            self.0.pending.fetch_add(len, SeqCst);
         }
         drop(state);
         if booked {
-            tick(&self.counters.fast_writes);
+            tick(&self.0.counters.fast_writes);
         } else if len > 0 {
-            tick(&self.counters.skipped_fast_writes);
+            tick(&self.0.counters.skipped_fast_writes);
         }
-        self.fast.clone().filter(|_| booked)
-    }
-
-    /// Returns bytes that [`Self::book`] reserved.
-    pub(crate) fn unbook(&self, len: u64) {
-        let before = self.pending.fetch_sub(len, SeqCst);
-        assert!(before >= len, "{len} bytes are returned to a limit of which {before} were taken");
+        self.0.fast.clone().filter(|_| booked)
     }
 
     /// Writes to both legs. With `flush`, the write and earlier completed writes become durable.
-    pub(crate) async fn write(self: Arc<Self>, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
+    pub(crate) async fn write(self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
         if pair::touches_reserved(offset, data.len()) {
             let text =
                 format!("{} bytes at offset {offset}: the range is reserved for the labels of the pair", data.len());
@@ -155,34 +154,34 @@ impl SuperdiskShared {
         if let Some(begun) = &begun
             && !begun.ready
         {
-            if self.is_sabotaged(SuperdiskSabotage::BitHoldsOnlyFast) {
-                self.durable.write(offset, data.clone()).await?;
+            if self.0.is_sabotaged(SuperdiskSabotage::BitHoldsOnlyFast) {
+                self.0.durable.write(offset, data.clone()).await?;
             }
-            self.bits_set(offset, len, begun.failed).await?;
+            Rounds(self.0).bits_set(offset, len, begun.failed).await?;
         }
         let fast = begun.as_ref().and_then(|begun| self.book(begun, len));
         let op = begun.map(|begun| begun.op);
         let lying = self.sabotage_flushes();
         let flush_now = flush && !lying;
         let request = match flush_now {
-            true => self.durable.write_flush(offset, data.clone()),
-            false => self.durable.write(offset, data.clone()),
+            true => self.0.durable.write_flush(offset, data.clone()),
+            false => self.0.durable.write(offset, data.clone()),
         };
-        let end = End { shared: self.clone(), op: op.clone(), flush: flush_now };
+        let end = End { shared: self.0.clone(), op: op.clone(), flush: flush_now };
         let mut durable = Durable { request: Some(request), begun: false, end: Some(end) };
         // The durable leg first, because the commit waits for it.
         let first = futures::poll!(&mut durable);
         // In separate memory: no caller waits for the fast leg, so it must not keep a caller's
         // buffer.
         let sent = match (fast, op) {
-            (Some(fast), Some(op)) => match self.copies.try_get(data.len()) {
+            (Some(fast), Some(op)) => match self.0.copies.try_get(data.len()) {
                 Some(mut copy) => {
                     copy.put(&data);
-                    Some(self.send_fast(&fast, offset, copy.freeze(), op, len, true))
+                    Some(self.0.send_fast(&fast, offset, copy.freeze(), op, len, true))
                 }
                 None => {
                     // The operation ends without the fast leg, and its range is copied later.
-                    self.unbook(len);
+                    self.0.unbook(len);
                     None
                 }
             },
@@ -190,7 +189,7 @@ impl SuperdiskShared {
         };
         let mut sent = sent;
         if lying
-            && self.is_sabotaged(SuperdiskSabotage::AckOnFast)
+            && self.0.is_sabotaged(SuperdiskSabotage::AckOnFast)
             && let Some(answer) = sent.take()
             && matches!(answer.await, Ok(Ok(())))
             && !flush
@@ -211,9 +210,9 @@ impl SuperdiskShared {
     }
 
     /// Makes earlier completed writes durable.
-    pub(crate) async fn flush(self: Arc<Self>) -> io::Result<()> {
+    pub(crate) async fn flush(self) -> io::Result<()> {
         if self.sabotage_flushes()
-            && let Some(fast) = self.fast_up()
+            && let Some(fast) = self.0.fast_up()
         {
             return fast.flush().await;
         }
@@ -221,10 +220,10 @@ impl SuperdiskShared {
     }
 
     /// Makes earlier completed writes durable on the durable leg.
-    pub(crate) async fn flush_durable(&self) -> io::Result<()> {
-        let flushed = self.durable.flush().await;
+    pub(crate) async fn flush_durable(self) -> io::Result<()> {
+        let flushed = self.0.durable.flush().await;
         if let Err(error) = &flushed {
-            tick(&self.counters.durable_errors);
+            tick(&self.0.counters.durable_errors);
             self.durable_flush_failed(error);
         }
         flushed
@@ -233,65 +232,66 @@ impl SuperdiskShared {
     /// After a failed flush the content of the durable leg is unknown. Only clean regions of the
     /// fast leg count, and no more bits are set or cleared. Errors of the machine, or of a write
     /// that found no space, are exempt.
-    pub(crate) fn durable_flush_failed(&self, error: &io::Error) {
+    pub(crate) fn durable_flush_failed(self, error: &io::Error) {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        if self.is_sabotaged(SuperdiskSabotage::DurableErrorNotLatched) {
+        if self.0.is_sabotaged(SuperdiskSabotage::DurableErrorNotLatched) {
             return;
         }
         if ![libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::ENOSPC].contains(&errno) {
-            self.state.lock().intent.latch(errno);
-            self.intent_done.notify_waiters();
+            self.0.state.lock().intent.latch(errno);
+            self.0.intent_done.notify_waiters();
         }
     }
 
-    fn sabotage_flushes(&self) -> bool {
-        let is = |fault| self.is_sabotaged(fault);
-        (is(SuperdiskSabotage::AckOnFast) || is(SuperdiskSabotage::FlushOfFastOnly)) && self.state.lock().leg == Leg::Up
+    fn sabotage_flushes(self) -> bool {
+        let is = |fault| self.0.is_sabotaged(fault);
+        (is(SuperdiskSabotage::AckOnFast) || is(SuperdiskSabotage::FlushOfFastOnly))
+            && self.0.state.lock().leg == Leg::Up
     }
 
     /// Discards a range on both legs. The durable leg serves it until it is written or copied
     /// again.
-    pub(crate) async fn discard(self: Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+    pub(crate) async fn discard(self, offset: u64, len: u64) -> io::Result<()> {
         if pair::touches_reserved(offset, usize::try_from(len).unwrap_or(usize::MAX)) {
             // A hint may be ignored.
             return Ok(());
         }
         let begun = {
-            let mut state = self.state.lock();
+            let mut state = self.0.state.lock();
             state.follows().then(|| {
                 let (id, failed) = (state.map.begin_discard(offset, len), state.intent.failed_rounds());
-                (TrackedOp::new(&self, id, offset, len), failed, state.failures)
+                (TrackedOp::new(self.0, id, offset, len), failed, state.failures)
             })
         };
         let mut op = None;
         if let Some((begun, failed, failures)) = begun {
-            if !self.is_sabotaged(SuperdiskSabotage::TrimWithoutBit) {
-                self.bits_set(offset, len, failed).await?;
+            if !self.0.is_sabotaged(SuperdiskSabotage::TrimWithoutBit) {
+                Rounds(self.0).bits_set(offset, len, failed).await?;
             }
-            if self.is_sabotaged(SuperdiskSabotage::TrimLeavesValid) {
+            if self.0.is_sabotaged(SuperdiskSabotage::TrimLeavesValid) {
                 begun.good();
             }
             self.discard_fast(&begun, offset, len, failures);
             op = Some(begun);
         }
-        let request = self.durable.discard(offset, len);
-        let end = End { shared: self.clone(), op, flush: false };
+        let request = self.0.durable.discard(offset, len);
+        let end = End { shared: self.0.clone(), op, flush: false };
         Durable { request: Some(request), begun: false, end: Some(end) }.await
     }
 
-    fn discard_fast(self: &Arc<Self>, op: &Arc<TrackedOp>, offset: u64, len: u64, failures: u64) {
+    fn discard_fast(self, op: &Arc<TrackedOp>, offset: u64, len: u64, failures: u64) {
         let up = {
-            let state = self.state.lock();
+            let state = self.0.state.lock();
             state.leg == Leg::Up && state.failures == failures
         };
-        let end = offset.saturating_add(len).min(self.fast_limit());
+        let end = offset.saturating_add(len).min(self.0.fast_limit());
         // A discard is a hint, so a busy leg gets no more of them. The range does not count there
         // anyway.
-        let busy = self.fast_requests.load(SeqCst) >= FAST_REQUESTS_MAX;
-        let Some(fast) = self.fast.clone().filter(|_| up && !busy && offset < end) else { return };
+        let busy = self.0.fast_requests.load(SeqCst) >= FAST_REQUESTS_MAX;
+        let Some(fast) = self.0.fast.clone().filter(|_| up && !busy && offset < end) else { return };
         let mut request = fast.discard(pair::FAST_START + offset, end - offset);
-        let (shared, op, counted) = (self.clone(), op.clone(), FastRequest::new(self));
-        self.env.spawn("superdisk-fast-discard", async move {
+        let (shared, op, counted) = (self.0.clone(), op.clone(), FastRequest::new(self.0));
+        self.0.env.spawn("superdisk-fast-discard", async move {
             let limit = shared.options.fast_write_limit;
             let result = match shared.env.timeout(limit, &mut request).await {
                 Some(result) => result,
@@ -308,13 +308,13 @@ impl SuperdiskShared {
     }
 
     /// Allocates space on the durable leg; the fast leg follows in the background.
-    pub(crate) async fn reserve(self: Arc<Self>, end: u64) -> io::Result<()> {
-        self.durable.reserve(end).await?;
-        let mut state = self.state.lock();
+    pub(crate) async fn reserve(self, end: u64) -> io::Result<()> {
+        self.0.durable.reserve(end).await?;
+        let mut state = self.0.state.lock();
         if state.follows() {
-            state.map.resize(self.durable.len(), self.fast_limit());
+            state.map.resize(self.0.durable.len(), self.0.fast_limit());
             state.copier_idle = false;
-            self.copier_wake.notify_one();
+            self.0.copier_wake.notify_one();
         }
         Ok(())
     }
