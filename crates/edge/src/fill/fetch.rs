@@ -65,45 +65,43 @@ async fn during<T>(writer: &mut Option<ObjectWriter>, origin: impl Future<Output
     }
 }
 
-impl Fill {
+/// Fetches the segments of a fill.
+#[derive(Clone, Copy)]
+pub(super) struct Fetch<'a>(pub(super) &'a Arc<Fill>);
+
+impl Fetch<'_> {
     /// Reserves memory for the bytes of a segment.
-    pub(super) async fn memory(&self, bytes: u64) -> Result<Permit, EdgeError> {
-        self.site.gates.memory.acquire(bytes, MEMORY_WAIT).await.map_err(|refused| busy(&refused))
+    pub(super) async fn memory(self, bytes: u64) -> Result<Permit, EdgeError> {
+        self.0.site.gates.memory.acquire(bytes, MEMORY_WAIT).await.map_err(|refused| busy(&refused))
     }
 
     /// The next bytes of an answer; `None` at its end.
-    pub(super) async fn next_piece(&self, body: &mut AnswerBody) -> Result<Option<Bytes>, EdgeError> {
+    pub(super) async fn next_piece(self, body: &mut AnswerBody) -> Result<Option<Bytes>, EdgeError> {
         if !body.rest.is_empty() {
             return Ok(Some(std::mem::take(&mut body.rest)));
         }
-        match self.site.env.timeout(self.site.options.timeout, body.stream.next()).await {
+        match self.0.site.env.timeout(self.0.site.options.timeout, body.stream.next()).await {
             Some(None) => Ok(None),
             Some(Some(Ok(piece))) => Ok(Some(piece)),
-            Some(Some(Err(reason))) => Err(self.site.wrong_answer(&self.key, &reason)),
+            Some(Some(Err(reason))) => Err(self.0.site.wrong_answer(&self.0.key, &reason)),
             None => Err(EdgeError::Timeout),
         }
     }
 
     /// Fetches a segment that has begun, in a task of its own.
-    pub(super) fn spawn_fetch(
-        self: &Arc<Self>,
-        plan: &Arc<Plan>,
-        segment: u32,
-        connection: Option<Pass>,
-        part: Option<Part>,
-    ) {
-        let (fill, plan) = (self.clone(), plan.clone());
-        self.site.env.spawn("edge-fetch", async move {
+    pub(super) fn spawn_fetch(self, plan: &Arc<Plan>, segment: u32, connection: Option<Pass>, part: Option<Part>) {
+        let (fill, plan) = (self.0.clone(), plan.clone());
+        self.0.site.env.spawn("edge-fetch", async move {
             let connection = match connection {
                 Some(connection) => Some(connection),
-                None => fill.connect_for(segment).await,
+                None => Fetch(&fill).connect_for(segment).await,
             };
             let Some(_connection) = connection else {
                 fill.state.lock().put_back(segment);
                 fill.work.notify_one();
                 return;
             };
-            let outcome = match fill.fetch(&plan, segment, part).await {
+            let outcome = match Fetch(&fill).fetch(&plan, segment, part).await {
                 // The fill has ended, and its upload with it.
                 Err(EdgeError::Store(StoreError::NoSuchUpload)) => Err(EdgeError::Changed),
                 outcome => outcome,
@@ -116,22 +114,17 @@ impl Fill {
 
     /// A connection for a segment that a reader waits for. `None` if no reader waits for it any
     /// more, or all connections stay in use: that must not end the fill for its other readers.
-    async fn connect_for(&self, segment: u32) -> Option<Pass> {
-        match self.site.connect(&self.client).await {
-            Ok(connection) => Some(connection).filter(|_| self.state.lock().is_wanted(segment)),
+    async fn connect_for(self, segment: u32) -> Option<Pass> {
+        match self.0.site.connect(&self.0.client).await {
+            Ok(connection) => Some(connection).filter(|_| self.0.state.lock().is_wanted(segment)),
             Err(_) => {
-                self.site.env.sleep(PAUSE).await;
+                self.0.site.env.sleep(PAUSE).await;
                 None
             }
         }
     }
 
-    async fn fetch(
-        &self,
-        plan: &Plan,
-        segment: u32,
-        mut part: Option<Part>,
-    ) -> Result<Option<ObjectWriter>, EdgeError> {
+    async fn fetch(self, plan: &Plan, segment: u32, mut part: Option<Part>) -> Result<Option<ObjectWriter>, EdgeError> {
         let range = plan.range(segment);
         let mut writer = Some(self.begin_segment(plan, segment).await?);
         let mut tries = 0;
@@ -152,7 +145,9 @@ impl Fill {
                 Err(e) => Err(e),
             };
             let fetched = match fetched {
-                Ok(()) if self.received(segment) == before => Err(self.site.wrong_answer(&self.key, "it has no bytes")),
+                Ok(()) if self.received(segment) == before => {
+                    Err(self.0.site.wrong_answer(&self.0.key, "it has no bytes"))
+                }
                 fetched => fetched,
             };
             match fetched {
@@ -161,7 +156,7 @@ impl Fill {
                     if tries == TRIES {
                         return Err(error);
                     }
-                    during(&mut writer, self.site.env.sleep(PAUSE * (1 << tries))).await;
+                    during(&mut writer, self.0.site.env.sleep(PAUSE * (1 << tries))).await;
                 }
                 other => other?,
             }
@@ -170,12 +165,12 @@ impl Fill {
     }
 
     /// Fetches all segments from one answer. Returns `false` when nothing more of it was wanted.
-    pub(super) async fn fetch_stream(&self, plan: &Plan, mut body: AnswerBody) -> Result<bool, EdgeError> {
+    pub(super) async fn fetch_stream(self, plan: &Plan, mut body: AnswerBody) -> Result<bool, EdgeError> {
         for segment in 0..plan.segments() {
             {
-                let mut state = self.state.lock();
+                let mut state = self.0.state.lock();
                 if !state.has_holders()
-                    && (!self.is_attached() || self.base.is_none() && self.site.options.fill == FillMode::Wanted)
+                    && (!self.0.is_attached() || self.0.base.is_none() && self.0.site.options.fill == FillMode::Wanted)
                 {
                     return Ok(false);
                 }
@@ -188,30 +183,30 @@ impl Fill {
                 self.receive(&mut body, segment, range.end - range.start - received, &mut writer).await?;
                 let now = self.received(segment);
                 if now == received {
-                    return Err(self.site.wrong_answer(&self.key, "it ends before its length"));
+                    return Err(self.0.site.wrong_answer(&self.0.key, "it ends before its length"));
                 }
                 received = now;
             }
             let outcome = self.end_segment(plan, segment, writer).await?;
-            self.state.lock().fetched(segment, Ok(outcome));
-            self.progress.notify_waiters();
+            self.0.state.lock().fetched(segment, Ok(outcome));
+            self.0.progress.notify_waiters();
         }
         Ok(true)
     }
 
-    fn received(&self, segment: u32) -> u64 {
-        self.state.lock().in_progress(segment).map_or(0, |received| received.bytes())
+    fn received(self, segment: u32) -> u64 {
+        self.0.state.lock().in_progress(segment).map_or(0, |received| received.bytes())
     }
 
     /// Takes the room and the memory for a segment, and begins to write it.
-    async fn begin_segment(&self, plan: &Plan, segment: u32) -> Result<ObjectWriter, EdgeError> {
+    async fn begin_segment(self, plan: &Plan, segment: u32) -> Result<ObjectWriter, EdgeError> {
         let range = plan.range(segment);
         let bytes = range.end - range.start;
         let room =
-            self.site.inventory.space.take(bytes).await.map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
+            self.0.site.inventory.space.take(bytes).await.map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
         let memory = self.memory(bytes).await?;
         {
-            let mut state = self.state.lock();
+            let mut state = self.0.state.lock();
             if state.end.is_some() {
                 return Err(EdgeError::Changed);
             }
@@ -226,25 +221,25 @@ impl Fill {
         Ok(self.segment_writer(segment, bytes).await?)
     }
 
-    async fn segment_writer(&self, segment: u32, bytes: u64) -> Result<ObjectWriter, StoreError> {
-        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        let upload = self.state.lock().upload.clone();
+    async fn segment_writer(self, segment: u32, bytes: u64) -> Result<ObjectWriter, StoreError> {
+        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
+        let upload = self.0.state.lock().upload.clone();
         match upload {
             // An upload has at most 10,000 parts.
-            Some(upload) => store.at(bucket, &self.key).fill(&upload).writer(segment as u16 + 1, Some(bytes)).await,
-            None => store.at(bucket, &self.key).writer(Some(bytes)).await,
+            Some(upload) => store.at(bucket, &self.0.key).fill(&upload).writer(segment as u16 + 1, Some(bytes)).await,
+            None => store.at(bucket, &self.0.key).writer(Some(bytes)).await,
         }
     }
 
     /// Stores a segment of an upload. The writer of a small object commits later. While the pool is
     /// full, it waits for compaction: the readers have the segment from memory.
     async fn end_segment(
-        &self,
+        self,
         plan: &Plan,
         segment: u32,
         mut writer: Option<ObjectWriter>,
     ) -> Result<Option<ObjectWriter>, EdgeError> {
-        let until = self.site.env.now() + FULL_WAIT;
+        let until = self.0.site.env.now() + FULL_WAIT;
         loop {
             let stored = match writer.take() {
                 Some(writer) if plan.segments() == 1 => return Ok(Some(writer)),
@@ -256,8 +251,8 @@ impl Fill {
             match stored {
                 Ok(None) => return Ok(None),
                 Ok(again) => writer = again,
-                Err(error) if is_full(&error) && self.site.env.now() < until => {
-                    self.site.env.sleep(FULL_PAUSE).await;
+                Err(error) if is_full(&error) && self.0.site.env.now() < until => {
+                    self.0.site.env.sleep(FULL_PAUSE).await;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -265,12 +260,12 @@ impl Fill {
     }
 
     /// Writes a segment from memory.
-    async fn write_again(&self, plan: &Plan, segment: u32) -> Result<ObjectWriter, StoreError> {
+    async fn write_again(self, plan: &Plan, segment: u32) -> Result<ObjectWriter, StoreError> {
         let range = plan.range(segment);
         let mut writer = self.segment_writer(segment, range.end - range.start).await?;
         let mut at = 0;
         loop {
-            let piece = self.state.lock().in_progress(segment).and_then(|received| received.at(at));
+            let piece = self.0.state.lock().in_progress(segment).and_then(|received| received.at(at));
             let Some(piece) = piece else { return Ok(writer) };
             at += piece.len() as u64;
             writer.write(piece).await?;
@@ -280,7 +275,7 @@ impl Fill {
     /// Takes at most `limit` bytes of an answer: for the readers first, then for the disk, unless
     /// the pool is full. The answer may end earlier.
     async fn receive(
-        &self,
+        self,
         body: &mut AnswerBody,
         segment: u32,
         limit: u64,
@@ -296,7 +291,7 @@ impl Fill {
             body.rest = piece.split_off((left as usize).min(piece.len()));
             left -= piece.len() as u64;
             {
-                let mut state = self.state.lock();
+                let mut state = self.0.state.lock();
                 if state.end.is_some() {
                     return Err(EdgeError::Changed);
                 }
@@ -304,7 +299,7 @@ impl Fill {
                     received.push(&piece);
                 }
             }
-            self.progress.notify_waiters();
+            self.0.progress.notify_waiters();
             if let Some(open) = writer {
                 match open.write(piece).await {
                     Err(error) if is_full(&error) => *writer = None,
@@ -316,21 +311,21 @@ impl Fill {
     }
 
     /// Asks for the bytes from `from` to `to` of the same object.
-    async fn ask_range(&self, plan: &Plan, from: u64, to: u64) -> Result<Part, EdgeError> {
+    async fn ask_range(self, plan: &Plan, from: u64, to: u64) -> Result<Part, EdgeError> {
         let mut headers = vec![("range", format!("bytes={from}-{}", to - 1))];
         headers.extend(plan.if_match.iter().map(|tag| ("if-match", tag.clone())));
-        let sent = self.site.moment();
-        let answer = self.site.ask(OriginRequest { head: false, key: self.key.clone(), headers }).await?;
+        let sent = self.0.site.moment();
+        let answer = self.0.site.ask(OriginRequest { head: false, key: self.0.key.clone(), headers }).await?;
         if matches!(answer.status, 200 | 404 | 410 | 412 | 416) {
             return Err(EdgeError::Changed);
         }
         if answer.status != 206 {
-            return Err(self.site.unexpected(&self.key, answer.status));
+            return Err(self.0.site.unexpected(&self.0.key, answer.status));
         }
-        let described = self.site.describe(&self.key, &answer)?;
+        let described = self.0.site.describe(&self.0.key, &answer)?;
         let encoding = |attributes: &Attributes| attributes.system.get("content-encoding").cloned();
-        let tag_counts = !self.site.has(Sabotage::TagsNotCompared);
-        let tag = match self.site.has(Sabotage::WeakTagsJoin) {
+        let tag_counts = !self.0.site.has(Sabotage::TagsNotCompared);
+        let tag = match self.0.site.has(Sabotage::WeakTagsJoin) {
             true => Tag::Strong(described.attributes.etag.clone()),
             false => described.tag,
         };
@@ -342,7 +337,7 @@ impl Fill {
             return Err(EdgeError::Changed);
         }
         // The same entity tag: the version counts from this question on.
-        self.state.lock().mark = Some(Mark::new(&self.site.options, &described.cache, sent));
+        self.0.state.lock().mark = Some(Mark::new(&self.0.site.options, &described.cache, sent));
         Ok(Part { body: answer.body.into(), bytes })
     }
 }

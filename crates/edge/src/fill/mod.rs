@@ -26,6 +26,7 @@ use crate::origin::MADE_TAG;
 use crate::sabotage::Sabotage;
 use crate::site::{Site, busy};
 use crate::space::StoppedFill;
+use question::FirstRequest;
 use state::FillState;
 
 pub use reader::FillReader;
@@ -197,7 +198,9 @@ impl Fill {
     pub(crate) async fn run(self: &Arc<Self>, opening: Opening) {
         let begun = self.site.env.now();
         let end = match self.site.bucket_gates.fills.enter(&self.client, FILL_WAIT).await {
-            Ok(_pass) if self.is_wanted() => self.fetch_all(opening).await.unwrap_or_else(FillEnd::Failed),
+            Ok(_pass) if self.is_wanted() => {
+                FirstRequest(self).fetch_all(opening).await.unwrap_or_else(FillEnd::Failed)
+            }
             Ok(_pass) => FillEnd::Stopped,
             Err(refused) => FillEnd::Failed(busy(&refused)),
         };

@@ -9,7 +9,10 @@ use steadfast_flow::{Pass, shortened};
 use steadfast_log::Durability;
 use steadfast_store::{Attributes, ObjectInfo, StoreError, StoredObject, WEAK_ETAG};
 
+use super::commit::Commit;
+use super::fetch::Fetch;
 use super::fetch::{AnswerBody, Part};
+use super::schedule::schedule;
 use super::{Base, Fill, FillEnd, Opening, Plan};
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
@@ -73,17 +76,21 @@ pub(super) fn upload_attributes(plan: &Plan, options: &EdgeBucket) -> Attributes
     Attributes { etag: given.etag.clone(), system, ..Attributes::default() }
 }
 
-impl Fill {
+/// The first request of a fill, and what follows from its response.
+#[derive(Clone, Copy)]
+pub(super) struct FirstRequest<'a>(pub(super) &'a Arc<Fill>);
+
+impl<'a> FirstRequest<'a> {
     /// Looks for segments that an earlier fill has stored.
-    pub(super) fn left_over(&self) -> Result<Option<LeftOver>, EdgeError> {
-        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        let Some(upload) = store.at(bucket, &self.key).first_fill()? else { return Ok(None) };
+    pub(super) fn left_over(self) -> Result<Option<LeftOver>, EdgeError> {
+        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
+        let Some(upload) = store.at(bucket, &self.0.key).first_fill()? else { return Ok(None) };
         let id = upload.upload_id;
-        if !self.site.inventory.stopped.lock().contains_key(&id) {
+        if !self.0.site.inventory.stopped.lock().contains_key(&id) {
             // A fill that others may not join uses it, or it is being removed.
             return Ok(None);
         }
-        let parts = match store.at(bucket, &self.key).fill(&id).parts(0, SEGMENTS_MAX as usize) {
+        let parts = match store.at(bucket, &self.0.key).fill(&id).parts(0, SEGMENTS_MAX as usize) {
             Ok((parts, _)) => parts,
             Err(StoreError::NoSuchUpload) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -93,8 +100,8 @@ impl Fill {
     }
 
     /// Asks for the headers and, if bytes are wanted, for the segment with the first of them.
-    pub(super) async fn question(&self, opening: Opening, left: Option<&LeftOver>) -> Result<Answer, EdgeError> {
-        let bytes = self.site.options.segment_bytes;
+    pub(super) async fn question(self, opening: Opening, left: Option<&LeftOver>) -> Result<Answer, EdgeError> {
+        let bytes = self.0.site.options.segment_bytes;
         let Opening::Get(first) = opening else { return self.ask_headers().await };
         let mut segment = first / bytes;
         if let Some(left) = left {
@@ -116,7 +123,7 @@ impl Fill {
         }
         let mut described = self.describe(&answer)?;
         let whole = described.start == 0 && described.length.is_some() && described.length == described.total;
-        let joins = matches!(described.tag, Tag::Strong(_)) || self.site.has(Sabotage::WeakTagsJoin);
+        let joins = matches!(described.tag, Tag::Strong(_)) || self.0.site.has(Sabotage::WeakTagsJoin);
         if described.partial && !joins && !whole {
             // Other answers could not be matched with this one.
             answer = self.send(false, None).await?;
@@ -126,7 +133,7 @@ impl Fill {
             return self.one_answer(described, answer.body.into()).await;
         }
         if described.start != segment * bytes {
-            return Err(self.site.wrong_answer(&self.key, "it is another range than the one wanted"));
+            return Err(self.0.site.wrong_answer(&self.0.key, "it is another range than the one wanted"));
         }
         let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
         if plan.if_match.is_none() {
@@ -136,7 +143,7 @@ impl Fill {
         Ok(Answer::Ranges(plan, Some((segment as u32, part))))
     }
 
-    async fn ask_headers(&self) -> Result<Answer, EdgeError> {
+    async fn ask_headers(self) -> Result<Answer, EdgeError> {
         let answer = self.send(true, None).await?;
         if answer.status == 304 && self.base_here().is_some() {
             return Ok(self.unchanged(&answer));
@@ -151,45 +158,45 @@ impl Fill {
     }
 
     /// The stored object, unless it is of another origin, which says nothing about it.
-    fn base_here(&self) -> Option<&Base> {
-        self.base.as_deref().filter(|base| base.mark.is_of(&self.site.options))
+    fn base_here(self) -> Option<&'a Base> {
+        self.0.base.as_deref().filter(|base| base.mark.is_of(&self.0.site.options))
     }
 
-    fn unchanged(&self, answer: &OriginAnswer) -> Answer {
-        Answer::Unchanged(CacheHeaders::read(&answer.headers, self.site.env.wall_ms()))
+    fn unchanged(self, answer: &OriginAnswer) -> Answer {
+        Answer::Unchanged(CacheHeaders::read(&answer.headers, self.0.site.env.wall_ms()))
     }
 
-    async fn ask_segment(&self, segment: u64) -> Result<OriginAnswer, EdgeError> {
-        let bytes = self.site.options.segment_bytes;
+    async fn ask_segment(self, segment: u64) -> Result<OriginAnswer, EdgeError> {
+        let bytes = self.0.site.options.segment_bytes;
         let start = segment.saturating_mul(bytes);
         self.send(false, Some(format!("bytes={start}-{}", start.saturating_add(bytes - 1)))).await
     }
 
-    async fn send(&self, head: bool, range: Option<String>) -> Result<OriginAnswer, EdgeError> {
+    async fn send(self, head: bool, range: Option<String>) -> Result<OriginAnswer, EdgeError> {
         let condition = self.base_here().map(Base::condition);
         let whole = range.is_none();
         let headers = range.map(|range| ("range", range)).into_iter().chain(condition).collect();
-        let answer = self.site.ask(OriginRequest { head, key: self.key.clone(), headers }).await?;
+        let answer = self.0.site.ask(OriginRequest { head, key: self.0.key.clone(), headers }).await?;
         if whole && answer.status == 206 {
-            return Err(self.site.wrong_answer(&self.key, NOT_WHOLE));
+            return Err(self.0.site.wrong_answer(&self.0.key, NOT_WHOLE));
         }
         Ok(answer)
     }
 
-    fn describe(&self, answer: &OriginAnswer) -> Result<Description, EdgeError> {
+    fn describe(self, answer: &OriginAnswer) -> Result<Description, EdgeError> {
         if !matches!(answer.status, 200 | 206) {
-            return Err(self.site.unexpected(&self.key, answer.status));
+            return Err(self.0.site.unexpected(&self.0.key, answer.status));
         }
-        self.site.describe(&self.key, answer)
+        self.0.site.describe(&self.0.key, answer)
     }
 
     /// The object in one answer. One without a length is read to its end if it is small.
-    async fn one_answer(&self, mut described: Description, mut body: AnswerBody) -> Result<Answer, EdgeError> {
-        if described.total.is_none() && (described.delimited || self.site.has(Sabotage::CloseIsEnd)) {
-            let limit = self.site.options.segment_bytes;
-            let _memory = self.memory(limit).await?;
+    async fn one_answer(self, mut described: Description, mut body: AnswerBody) -> Result<Answer, EdgeError> {
+        if described.total.is_none() && (described.delimited || self.0.site.has(Sabotage::CloseIsEnd)) {
+            let limit = self.0.site.options.segment_bytes;
+            let _memory = Fetch(self.0).memory(limit).await?;
             let mut whole = BytesMut::new();
-            while let Some(piece) = self.next_piece(&mut body).await? {
+            while let Some(piece) = Fetch(self.0).next_piece(&mut body).await? {
                 if (whole.len() + piece.len()) as u64 > limit {
                     return Ok(Answer::NotStorable);
                 }
@@ -205,8 +212,8 @@ impl Fill {
     }
 
     /// The object that an answer describes; `None` if it cannot be stored.
-    fn plan(&self, described: &Description) -> Option<Plan> {
-        let options = &self.site.options;
+    fn plan(self, described: &Description) -> Option<Plan> {
+        let options = &self.0.site.options;
         let size = described.total?;
         let segment_bytes = options.segment_bytes;
         let space = options.retention.space_bytes;
@@ -222,9 +229,9 @@ impl Fill {
             return None;
         }
         let attributes = described.attributes.clone();
-        let modified_ms = described.modified_ms.unwrap_or_else(|| self.site.env.wall_ms());
+        let modified_ms = described.modified_ms.unwrap_or_else(|| self.0.site.env.wall_ms());
         let info = ObjectInfo {
-            key: self.key.clone(),
+            key: self.0.key.clone(),
             size,
             modified_ms,
             version: 0,
@@ -233,7 +240,7 @@ impl Fill {
         };
         let if_match = match &described.tag {
             Tag::Strong(tag) => Some(format!("\"{tag}\"")),
-            _ if self.site.has(Sabotage::WeakTagsJoin) => Some(format!("\"{}\"", attributes.etag)),
+            _ if self.0.site.has(Sabotage::WeakTagsJoin) => Some(format!("\"{}\"", attributes.etag)),
             Tag::Weak(_) | Tag::None => None,
         };
         let stored = StoredObject { modified_ms, attributes, ..StoredObject::default() };
@@ -241,76 +248,76 @@ impl Fill {
     }
 
     /// Publishes the plan to all requests that wait for the headers.
-    fn publish(&self, plan: Plan, sent: Moment, stored: &[u16]) -> Arc<Plan> {
+    fn publish(self, plan: Plan, sent: Moment, stored: &[u16]) -> Arc<Plan> {
         let plan = Arc::new(plan);
-        let mark = Mark::new(&self.site.options, &plan.headers, sent);
-        self.state.lock().set_plan(plan.clone(), mark, stored);
-        self.progress.notify_waiters();
+        let mark = Mark::new(&self.0.site.options, &plan.headers, sent);
+        self.0.state.lock().set_plan(plan.clone(), mark, stored);
+        self.0.progress.notify_waiters();
         plan
     }
 
     /// Whether the key is as it was when the fill began.
-    fn is_current(&self) -> Result<bool, EdgeError> {
-        let found = match self.site.store.at(&self.site.options.bucket, &self.key).info() {
+    fn is_current(self) -> Result<bool, EdgeError> {
+        let found = match self.0.site.store.at(&self.0.site.options.bucket, &self.0.key).info() {
             Ok(info) => Some(info.version),
             Err(StoreError::NoSuchKey) => None,
             Err(e) => return Err(e.into()),
         };
-        Ok(found == self.base.as_ref().map(|base| base.info.version))
+        Ok(found == self.0.base.as_ref().map(|base| base.info.version))
     }
 
     /// Removes the stored object: the origin does not have it any more, or not for all clients.
-    async fn remove_base(&self) {
-        let Some(base) = &self.base else { return };
+    async fn remove_base(self) {
+        let Some(base) = &self.0.base else { return };
         let version = base.info.version;
-        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        match store.at(bucket, &self.key).delete_version(version, Durability::Async).await {
-            Ok(_) => self.site.inventory.space.deleted(&self.key, base.info.size),
+        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
+        match store.at(bucket, &self.0.key).delete_version(version, Durability::Async).await {
+            Ok(_) => self.0.site.inventory.space.deleted(&self.0.key, base.info.size),
             Err(StoreError::ConditionFailed) => {}
             Err(error) => {
-                tracing::warn!(%bucket, key = ?shortened(&self.key), %error, "an old object could not be removed")
+                tracing::warn!(%bucket, key = ?shortened(&self.0.key), %error, "an old object could not be removed")
             }
         }
     }
 
     /// Runs the fill to its end.
-    pub(super) async fn fetch_all(self: &Arc<Self>, opening: Opening) -> Result<FillEnd, EdgeError> {
-        let site = &self.site;
+    pub(super) async fn fetch_all(self, opening: Opening) -> Result<FillEnd, EdgeError> {
+        let site = &self.0.site;
         if !self.is_current()? {
             // Another fill has stored or removed it just now.
             return Ok(FillEnd::Stopped);
         }
         site.inventory.space.counted().await;
-        let connection = site.connect(&self.client).await?;
-        if !self.is_wanted() {
+        let connection = site.connect(&self.0.client).await?;
+        if !self.0.is_wanted() {
             return Ok(FillEnd::Stopped);
         }
         let left = self.left_over()?;
         let sent = site.moment();
         let answer = self.question(opening, left.as_ref()).await;
         if site.has(Sabotage::LateMissingRemembered) && matches!(answer, Err(EdgeError::Store(StoreError::NoSuchKey))) {
-            site.remember_missing(&self.key, sent);
+            site.remember_missing(&self.0.key, sent);
         }
         match answer {
             // What a purge has overtaken is not used.
-            _ if !self.is_attached() => Ok(FillEnd::Stopped),
+            _ if !self.0.is_attached() => Ok(FillEnd::Stopped),
             Err(EdgeError::Store(StoreError::NoSuchKey)) => {
-                self.state.lock().mark = Some(Mark::missing(&site.options, sent));
-                if self.if_attached(|| site.remember_missing(&self.key, sent)) {
+                self.0.state.lock().mark = Some(Mark::missing(&site.options, sent));
+                if self.0.if_attached(|| site.remember_missing(&self.0.key, sent)) {
                     self.remove_base().await;
                 }
                 Err(StoreError::NoSuchKey.into())
             }
             Err(error) => {
-                if self.base.is_some() {
-                    site.remember_failing(&self.key);
+                if self.0.base.is_some() {
+                    site.remember_failing(&self.0.key);
                 } else if matches!(error, EdgeError::Origin(_)) {
-                    self.if_attached(|| site.remember_refused(&self.key));
+                    self.0.if_attached(|| site.remember_refused(&self.0.key));
                 }
                 Err(error)
             }
             Ok(Answer::NotStorable) => {
-                if self.if_attached(|| site.remember_not_storable(&self.key)) {
+                if self.0.if_attached(|| site.remember_not_storable(&self.0.key)) {
                     self.remove_base().await;
                 }
                 Ok(FillEnd::NotStorable)
@@ -323,16 +330,16 @@ impl Fill {
             }
             Ok(Answer::Stream(plan, body)) => {
                 if let Some(left) = left {
-                    self.abort(&left.upload).await;
+                    self.0.abort(&left.upload).await;
                 }
                 if !self.promise(&plan) {
                     return Ok(FillEnd::NotStorable);
                 }
                 let plan = self.publish(plan, sent, &[]);
-                self.begin_upload(&plan).await?;
-                if self.fetch_stream(&plan, body).await? {
+                Commit(self.0).begin_upload(&plan).await?;
+                if Fetch(self.0).fetch_stream(&plan, body).await? {
                     drop(connection);
-                    return self.schedule(&plan).await;
+                    return schedule(self.0, &plan).await;
                 }
                 Ok(FillEnd::Stopped)
             }
@@ -341,34 +348,34 @@ impl Fill {
     }
 
     /// Notes that the stored object is still the one that the origin has.
-    fn renew(&self, headers: &CacheHeaders, sent: Moment) -> FillEnd {
-        let Some(base) = &self.base else { return FillEnd::Stopped };
-        let mark = base.mark.renewed(&self.site.options, headers, sent);
+    fn renew(self, headers: &CacheHeaders, sent: Moment) -> FillEnd {
+        let Some(base) = &self.0.base else { return FillEnd::Stopped };
+        let mark = base.mark.renewed(&self.0.site.options, headers, sent);
         let version = base.info.version;
-        self.state.lock().mark = Some(mark);
-        self.if_attached(|| self.site.renewals.put(&self.key, (version, mark)));
+        self.0.state.lock().mark = Some(mark);
+        self.0.if_attached(|| self.0.site.renewals.put(&self.0.key, (version, mark)));
         FillEnd::Renewed(version)
     }
 
     /// Whether there will be space for the object.
-    fn promise(&self, plan: &Plan) -> bool {
-        let promise = self.site.inventory.space.promise(plan.info.size).ok();
-        let mut state = self.state.lock();
+    fn promise(self, plan: &Plan) -> bool {
+        let promise = self.0.site.inventory.space.promise(plan.info.size).ok();
+        let mut state = self.0.state.lock();
         state.promise = promise;
         state.promise.is_some()
     }
 
     /// Continues the upload of a fill that has stopped, unless it was removed meanwhile.
-    fn take_over(&self, left: &LeftOver) -> bool {
-        let stopped = self.site.inventory.stopped.lock().remove(&left.upload);
-        let mut state = self.state.lock();
+    fn take_over(self, left: &LeftOver) -> bool {
+        let stopped = self.0.site.inventory.stopped.lock().remove(&left.upload);
+        let mut state = self.0.state.lock();
         state.upload = stopped.is_some().then(|| left.upload.clone());
         state.room = stopped.map(|stopped| stopped.room);
         state.upload.is_some()
     }
 
     async fn fetch_ranges(
-        self: &Arc<Self>,
+        self,
         plan: Plan,
         sent: Moment,
         left: Option<LeftOver>,
@@ -379,22 +386,22 @@ impl Fill {
             return Ok(FillEnd::NotStorable);
         }
         let is_same =
-            |left: &&LeftOver| self.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan, &self.site.options);
+            |left: &&LeftOver| self.0.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan, &self.0.site.options);
         let continued = left.as_ref().filter(is_same).is_some_and(|left| self.take_over(left));
         let stored = left.as_ref().filter(|_| continued).map(|left| &left.stored[..]).unwrap_or_default();
         let plan = self.publish(plan, sent, stored);
         if !continued {
-            self.begin_upload(&plan).await?;
+            Commit(self.0).begin_upload(&plan).await?;
             if let Some(left) = left {
-                self.abort(&left.upload).await;
+                self.0.abort(&left.upload).await;
             }
         }
         match first {
-            Some((segment, part)) if self.state.lock().begin(segment, false) => {
-                self.spawn_fetch(&plan, segment, Some(connection), Some(part));
+            Some((segment, part)) if self.0.state.lock().begin(segment, false) => {
+                Fetch(self.0).spawn_fetch(&plan, segment, Some(connection), Some(part));
             }
             _ => drop(connection),
         }
-        self.schedule(&plan).await
+        schedule(self.0, &plan).await
     }
 }
