@@ -140,7 +140,7 @@ struct ChannelsShared {
     cluster: Option<Cluster>,
 }
 
-/// See the module. Clones share it.
+/// The channels of this node and of others. Clones share it.
 #[derive(Clone)]
 pub struct Channels(Arc<ChannelsShared>);
 

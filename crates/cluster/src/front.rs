@@ -62,7 +62,7 @@ pub(crate) struct FrontCounters {
     pub(crate) gaps: AtomicU64,
 }
 
-/// See the module.
+/// The channels of other nodes that this one watches.
 pub(crate) struct Front {
     env: Env,
     sessions: OnceLock<Arc<dyn Sessions>>,

@@ -83,7 +83,7 @@ impl FrontLink {
     }
 }
 
-/// See the module.
+/// The channels of this node that others watch.
 pub(crate) struct Home {
     me: Weak<Self>,
     env: Env,

@@ -25,7 +25,7 @@ pub struct NamespaceTerms {
     pub all: String,
 }
 
-/// See the module.
+/// The options of all namespaces that nodes must agree on.
 #[derive(Debug, Clone, Default)]
 pub struct Namespaces(Vec<WireNamespace>);
 

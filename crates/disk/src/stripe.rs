@@ -55,7 +55,7 @@ impl Default for StripeOptions {
     }
 }
 
-/// One disk over several. See the module's documentation for the layout.
+/// One disk over several, striped in chunks.
 #[derive(Clone)]
 pub struct Stripe(Arc<StripeInner>);
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// How a request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handling {
-    /// From the store, without a question to the origin.
+    /// From the store, without a request to the origin.
     Hit,
     /// From the store, although it is stale.
     Stale,

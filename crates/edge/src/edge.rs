@@ -9,17 +9,17 @@ use steadfast_flow::Env;
 use steadfast_log::Lsn;
 use steadfast_store::{BucketSettings, Evictor, ObjectInfo, ObjectReader, Store, StoreError};
 
+use crate::bucket_state::{BucketGates, BucketState, Gates, NegativeEntry, busy};
 use crate::counters::Handling;
 use crate::entries::Entries;
 use crate::error::EdgeError;
 use crate::evict;
 use crate::fill::{Base, FillEnd, FillReader, Opening};
-use crate::fresh::{Recent, Standing};
+use crate::fresh::{Freshness, Recent};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Client, Origin};
 use crate::passed::{HeadObject, PassedObject, Wanted};
 use crate::sabotage::Sabotage;
-use crate::site::{BucketGates, Gates, Memory, Site, busy};
 use crate::space::Inventory;
 
 /// How often a request looks for the object again when a fill ended without an answer for it.
@@ -27,7 +27,7 @@ const LOOKS: u32 = 4;
 
 /// A bucket with its fills.
 pub(crate) struct EdgeEntry {
-    pub(crate) site: Arc<Site>,
+    pub(crate) bucket_state: Arc<BucketState>,
     pub(crate) entries: Entries,
 }
 
@@ -111,7 +111,7 @@ impl Edge {
             }
             let bucket_gates = BucketGates::new(bounds, &env);
             let (store, env, gates) = (store.clone(), env.clone(), gates.clone());
-            let site = Site {
+            let bucket_state = BucketState {
                 run: env.random_u64(),
                 inventory: Inventory::new(options.retention.space_bytes, last_use_bytes, &env),
                 counters: Arc::default(),
@@ -124,9 +124,9 @@ impl Edge {
                 bucket_gates,
                 gates,
             };
-            let site = Arc::new(site);
-            site.env.clone().spawn("edge-evict", evict::keep_within(site.clone()));
-            sites.insert(bucket, EdgeEntry { site, entries: Entries::default() });
+            let bucket_state = Arc::new(bucket_state);
+            bucket_state.env.clone().spawn("edge-evict", evict::keep_within(bucket_state.clone()));
+            sites.insert(bucket, EdgeEntry { bucket_state, entries: Entries::default() });
         }
         let edge = Self(Arc::new(EdgeInner { buckets: sites, gates }));
         store.set_evictor(Arc::new(ColdEvictor(Arc::downgrade(&edge.0))));
@@ -145,17 +145,17 @@ impl Edge {
     /// Counts bytes of an answer that is being sent.
     pub fn served(&self, bucket: &str, bytes: u64) {
         if let Some(entry) = self.0.buckets.get(bucket) {
-            entry.site.counters.served(bytes);
+            entry.bucket_state.counters.served(bytes);
         }
     }
 
     /// The error for a cached object that could not be read to its end. A damaged object is
     /// deleted, so that the next request fetches it again.
     pub fn read_failed(&self, bucket: &str, key: &str, version: Lsn, error: StoreError) -> EdgeError {
-        if let Some(EdgeEntry { site, .. }) = self.0.buckets.get(bucket) {
-            let (site, key, error) = (site.clone(), key.to_owned(), error.clone());
-            site.env.clone().spawn("edge-evict", async move {
-                site.evict_unreadable(&key, Some(version), &error).await;
+        if let Some(EdgeEntry { bucket_state, .. }) = self.0.buckets.get(bucket) {
+            let (bucket_state, key, error) = (bucket_state.clone(), key.to_owned(), error.clone());
+            bucket_state.env.clone().spawn("edge-evict", async move {
+                bucket_state.evict_unreadable(&key, Some(version), &error).await;
             });
         }
         error.into()
@@ -185,7 +185,7 @@ impl Edge {
     pub async fn get(&self, bucket: &str, key: &str, wanted: &Wanted) -> Result<EdgeAnswer<Fetched>, EdgeError> {
         let entry = self.entry(bucket, key)?;
         let answer = self.find(entry, key, wanted).await?;
-        entry.site.counters.answered(answer.handling);
+        entry.bucket_state.counters.answered(answer.handling);
         Ok(answer)
     }
 
@@ -195,45 +195,50 @@ impl Edge {
         key: &str,
         wanted: &Wanted,
     ) -> Result<EdgeAnswer<Fetched>, EdgeError> {
-        let EdgeEntry { site, entries } = entry;
-        let bucket = &site.options.bucket;
+        let EdgeEntry { bucket_state, entries } = entry;
+        let bucket = &bucket_state.options.bucket;
         let mut waiting = None;
         for _ in 0..LOOKS {
-            let opened = match site.store.at(bucket, key).reader().await {
+            let opened = match bucket_state.store.at(bucket, key).reader().await {
                 Ok(reader) => Ok((reader.info().clone(), reader)),
-                Err(error) if site.evict_unreadable(key, None, &error).await => continue,
+                Err(error) if bucket_state.evict_unreadable(key, None, &error).await => continue,
                 Err(error) => Err(error),
             };
-            let (stored, base, if_error) = match self.look(site, entries, key, &wanted.client, opened)? {
+            let (stored, base, if_error) = match self.look(bucket_state, entries, key, &wanted.client, opened)? {
                 Lookup::Answer(answer) => return Ok(answer.map(Fetched::Object)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
-                waiting = Some(site.bucket_gates.waiting.try_enter(&wanted.client).map_err(|refused| busy(&refused))?);
+                waiting = Some(
+                    bucket_state.bucket_gates.waiting.try_enter(&wanted.client).map_err(|refused| busy(&refused))?,
+                );
             }
             let old = base.is_some();
             // The first bytes end the wait.
             let pass = async |waiting| {
-                let passed = Fetched::Passed(site.pass(key, false, wanted, waiting).await?);
+                let passed = Fetched::Passed(bucket_state.pass(key, false, wanted, waiting).await?);
                 Ok(EdgeAnswer { found: passed, handling: Handling::Passed, age_s: None })
             };
-            if !old && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
+            if !old && matches!(bucket_state.remembered(key), Some(NegativeEntry::NotStorable(_))) {
                 return pass(waiting).await;
             }
-            let Some((holder, collapsed)) = entries.join(site, key, &wanted.client, Opening::Get(wanted.first), base)
+            let Some((holder, collapsed)) =
+                entries.join(bucket_state, key, &wanted.client, Opening::Get(wanted.first), base)
             else {
                 continue;
             };
-            match holder.plan().await {
-                Ok(plan) => {
-                    site.touch(key);
+            match holder.target().await {
+                Ok(target) => {
+                    bucket_state.touch(key);
                     let handling = if old { Handling::Replaced } else { Handling::Miss { collapsed } };
-                    let found = Fetched::Fill(FillReader::new(holder, plan, waiting));
+                    let found = Fetched::Fill(FillReader::new(holder, target, waiting));
                     return Ok(EdgeAnswer { found, handling, age_s: None });
                 }
                 Err(FillEnd::NotStorable) => return pass(waiting).await,
                 Err(end) => {
-                    if let Some(answer) = settle(site, key, end, stored, if_error, |reader| reader.info().version)? {
+                    if let Some(answer) =
+                        settle(bucket_state, key, end, stored, if_error, |reader| reader.info().version)?
+                    {
                         return Ok(answer.map(Fetched::Object));
                     }
                 }
@@ -247,37 +252,42 @@ impl Edge {
     /// # Errors
     /// [`EdgeError`].
     pub async fn head(&self, bucket: &str, key: &str, client: Arc<str>) -> Result<EdgeAnswer<HeadObject>, EdgeError> {
-        let EdgeEntry { site, entries } = self.entry(bucket, key)?;
+        let EdgeEntry { bucket_state, entries } = self.entry(bucket, key)?;
         let wanted = Wanted { client, ..Wanted::default() };
         let mut waiting = None;
         for _ in 0..LOOKS {
-            let found = site.store.at(bucket, key).info().map(|info| (info.clone(), info));
-            let (stored, base, if_error) = match self.look(site, entries, key, &wanted.client, found)? {
+            let found = bucket_state.store.at(bucket, key).info().map(|info| (info.clone(), info));
+            let (stored, base, if_error) = match self.look(bucket_state, entries, key, &wanted.client, found)? {
                 Lookup::Answer(answer) => return Ok(answer.map(HeadObject::from)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
-                waiting = Some(site.bucket_gates.waiting.try_enter(&wanted.client).map_err(|refused| busy(&refused))?);
+                waiting = Some(
+                    bucket_state.bucket_gates.waiting.try_enter(&wanted.client).map_err(|refused| busy(&refused))?,
+                );
             }
             let handling = if base.is_some() { Handling::Replaced } else { Handling::Miss { collapsed: false } };
             let pass = async || {
-                let found = site.pass(key, true, &wanted, None).await?.into();
+                let found = bucket_state.pass(key, true, &wanted, None).await?.into();
                 Ok(EdgeAnswer { found, handling: Handling::Passed, age_s: None })
             };
-            let beside = site.has(Sabotage::HeadBesideFill) && entries.contains(key);
-            if beside || stored.is_none() && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
+            let beside = bucket_state.has(Sabotage::HeadBesideFill) && entries.contains(key);
+            if beside || stored.is_none() && matches!(bucket_state.remembered(key), Some(NegativeEntry::NotStorable(_)))
+            {
                 return pass().await;
             }
-            let Some((holder, _)) = entries.join(site, key, &wanted.client, Opening::Head, base) else { continue };
-            match holder.plan().await {
-                Ok(plan) => return Ok(EdgeAnswer { found: plan.info.clone().into(), handling, age_s: None }),
+            let Some((holder, _)) = entries.join(bucket_state, key, &wanted.client, Opening::Head, base) else {
+                continue;
+            };
+            match holder.target().await {
+                Ok(target) => return Ok(EdgeAnswer { found: target.info.clone().into(), handling, age_s: None }),
                 Err(FillEnd::NotStorable | FillEnd::NoLength) => return pass().await,
                 Err(end) => {
-                    if let Some(answer) = settle(site, key, end, stored, if_error, |info| info.version)? {
+                    if let Some(answer) = settle(bucket_state, key, end, stored, if_error, |info| info.version)? {
                         return Ok(answer.map(HeadObject::from));
                     }
-                    if let Some(plan) = holder.seen() {
-                        return Ok(EdgeAnswer { found: plan.info.clone().into(), handling, age_s: None });
+                    if let Some(target) = holder.seen() {
+                        return Ok(EdgeAnswer { found: target.info.clone().into(), handling, age_s: None });
                     }
                 }
             }
@@ -288,7 +298,7 @@ impl Edge {
     /// Decides what the store's answer is worth.
     fn look<T>(
         &self,
-        site: &Arc<Site>,
+        bucket_state: &Arc<BucketState>,
         entries: &Entries,
         key: &str,
         client: &Arc<str>,
@@ -297,9 +307,9 @@ impl Edge {
         let (info, stored) = match found {
             Ok(found) => found,
             Err(StoreError::NoSuchKey) => {
-                return match site.remembered(key) {
-                    Some(Memory::Missing(_)) => Err(StoreError::NoSuchKey.into()),
-                    Some(Memory::Refused(_)) => Err(EdgeError::Origin(
+                return match bucket_state.remembered(key) {
+                    Some(NegativeEntry::Missing(_)) => Err(StoreError::NoSuchKey.into()),
+                    Some(NegativeEntry::Refused(_)) => Err(EdgeError::Origin(
                         "The origin of this bucket has just failed to answer for this object.".into(),
                     )),
                     _ => Ok(Lookup::Ask { stored: None, base: None, if_error: false }),
@@ -307,22 +317,24 @@ impl Edge {
             }
             Err(error) => return Err(error.into()),
         };
-        site.touch(key);
-        let (standing, age_ms) = site.standing(&info);
+        bucket_state.touch(key);
+        let (freshness, age_ms) = bucket_state.freshness(&info);
         let answer = |handling| EdgeAnswer { found: stored, handling, age_s: age_ms.map(|age| age / 1000) };
-        Ok(match standing {
-            Standing::Own | Standing::Fresh => Lookup::Answer(answer(Handling::Hit)),
-            Standing::WhileRevalidate => {
-                if !matches!(site.remembered(key), Some(Memory::Failing(_))) {
-                    // The question is answered without this request.
-                    drop(entries.join(site, key, client, Opening::Get(0), Base::of(&info)));
+        Ok(match freshness {
+            Freshness::LocalWrite | Freshness::Fresh => Lookup::Answer(answer(Handling::Hit)),
+            Freshness::WhileRevalidate => {
+                if !matches!(bucket_state.remembered(key), Some(NegativeEntry::Failing(_))) {
+                    // The origin is asked without this request.
+                    drop(entries.join(bucket_state, key, client, Opening::Get(0), Base::of(&info)));
                 }
                 Lookup::Answer(answer(Handling::Stale))
             }
-            Standing::Stale { if_error: true } if matches!(site.remembered(key), Some(Memory::Failing(_))) => {
+            Freshness::Stale { if_error: true }
+                if matches!(bucket_state.remembered(key), Some(NegativeEntry::Failing(_))) =>
+            {
                 Lookup::Answer(answer(Handling::Stale))
             }
-            Standing::Stale { if_error } => {
+            Freshness::Stale { if_error } => {
                 Lookup::Ask { base: Base::of(&info), stored: Some(answer(Handling::Stale).found), if_error }
             }
         })
@@ -335,7 +347,7 @@ impl Evictor for ColdEvictor {
             let edge = self.0.upgrade();
             let entry = edge.as_ref().and_then(|edge| edge.buckets.get(bucket));
             match entry {
-                Some(entry) => entry.site.evict_cold(key).await,
+                Some(entry) => entry.bucket_state.evict_cold(key).await,
                 None => false,
             }
         })
@@ -355,9 +367,9 @@ impl<T> EdgeAnswer<T> {
     }
 }
 
-/// The answer after a question without a new version; `None` if the request looks again.
+/// The answer after a request that found no new version; `None` if the request looks again.
 fn settle<T>(
-    site: &Site,
+    bucket_state: &BucketState,
     key: &str,
     end: FillEnd,
     stored: Option<T>,
@@ -371,7 +383,7 @@ fn settle<T>(
         (FillEnd::Failed(EdgeError::Changed), _) => Ok(None),
         (FillEnd::Failed(EdgeError::Store(StoreError::NoSuchKey)), _) => Err(StoreError::NoSuchKey.into()),
         (FillEnd::Failed(error), Some(found)) if if_error => {
-            tracing::debug!(bucket = %site.options.bucket, %key, %error, "a stale object is served");
+            tracing::debug!(bucket = %bucket_state.options.bucket, %key, %error, "a stale object is served");
             Ok(Some(EdgeAnswer { found, handling: Handling::Stale, age_s: None }))
         }
         (FillEnd::Failed(error), _) => Err(error),

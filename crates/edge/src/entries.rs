@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::bucket_state::BucketState;
 use crate::fill::{Base, Fill, Holder, Opening};
-use crate::site::Site;
 
 /// The fills that requests may join. There are as many as `edge.fills` and `edge.waiting` allow.
 #[derive(Clone, Default)]
@@ -17,7 +17,7 @@ impl Entries {
     /// object that the origin is asked about.
     pub(crate) fn join(
         &self,
-        site: &Arc<Site>,
+        bucket_state: &Arc<BucketState>,
         key: &str,
         client: &Arc<str>,
         opening: Opening,
@@ -27,11 +27,11 @@ impl Entries {
         if let Some(holder) = entries.get(key).and_then(|fill| fill.join(opening)) {
             return Some((holder, true));
         }
-        let fill = Fill::new(site.clone(), key, client.clone(), base);
+        let fill = Fill::new(bucket_state.clone(), key, client.clone(), base);
         let holder = fill.join(opening)?;
         entries.insert(key.to_owned(), fill.clone());
         let (entries, key) = (self.clone(), key.to_owned());
-        site.env.spawn("edge-fill", async move {
+        bucket_state.env.spawn("edge-fill", async move {
             fill.run(opening).await;
             let mut entries = entries.0.lock();
             if entries.get(&key).is_some_and(|entry| Arc::ptr_eq(entry, &fill)) {

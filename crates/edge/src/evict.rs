@@ -13,8 +13,8 @@ use steadfast_flow::shortened;
 use steadfast_log::{Durability, LogError, Lsn};
 use steadfast_store::{ListQuery, StoreError};
 
+use crate::bucket_state::BucketState;
 use crate::fresh::is_cached;
-use crate::site::Site;
 use crate::space::StoppedFill;
 
 /// Part of the keys that a round may take, in percent.
@@ -48,47 +48,47 @@ impl Victim {
 
 /// The state of the eviction of a bucket.
 struct Eviction {
-    site: Arc<Site>,
+    bucket_state: Arc<BucketState>,
     /// The last key of the last page.
     cursor: String,
 }
 
 /// Keeps a bucket within its space and age, as long as the process runs.
-pub(crate) async fn keep_within(site: Arc<Site>) {
-    while let Err(error) = count(&site).await {
-        tracing::warn!(bucket = %site.options.bucket, %error, "the objects of an edge bucket cannot be counted");
-        site.env.sleep(INTERVAL).await;
+pub(crate) async fn keep_within(bucket_state: Arc<BucketState>) {
+    while let Err(error) = count(&bucket_state).await {
+        tracing::warn!(bucket = %bucket_state.options.bucket, %error, "the objects of an edge bucket cannot be counted");
+        bucket_state.env.sleep(INTERVAL).await;
     }
-    let mut eviction = Eviction { site: site.clone(), cursor: String::new() };
-    let mut aged = site.env.now();
+    let mut eviction = Eviction { bucket_state: bucket_state.clone(), cursor: String::new() };
+    let mut aged = bucket_state.env.now();
     loop {
         if let Err(error) = eviction.make_room().await {
-            tracing::warn!(bucket = %site.options.bucket, %error, "objects cannot be evicted");
-            site.inventory.space.fail(site.inventory.space.excess().1);
+            tracing::warn!(bucket = %bucket_state.options.bucket, %error, "objects cannot be evicted");
+            bucket_state.inventory.space.fail(bucket_state.inventory.space.excess().1);
         }
-        if let Some(age) = site.options.retention.age
-            && site.env.now() - aged >= AGE_INTERVAL.min(age / 4)
+        if let Some(age) = bucket_state.options.retention.age
+            && bucket_state.env.now() - aged >= AGE_INTERVAL.min(age / 4)
         {
-            aged = site.env.now();
+            aged = bucket_state.env.now();
             if let Err(error) = eviction.expire(age).await {
-                tracing::warn!(bucket = %site.options.bucket, %error, "old objects cannot be evicted");
+                tracing::warn!(bucket = %bucket_state.options.bucket, %error, "old objects cannot be evicted");
             }
         }
-        site.env.timeout(INTERVAL, site.inventory.space.low.notified()).await;
+        bucket_state.env.timeout(INTERVAL, bucket_state.inventory.space.low.notified()).await;
     }
 }
 
 /// Counts what the bucket has stored, after a start.
-async fn count(site: &Site) -> Result<(), StoreError> {
-    let (store, bucket) = (&site.store, &site.options.bucket);
+async fn count(bucket_state: &BucketState) -> Result<(), StoreError> {
+    let (store, bucket) = (&bucket_state.store, &bucket_state.options.bucket);
     let mut after = Some((String::new(), String::new()));
     while let Some((key, upload)) = after {
         let page = store.contents(bucket).fills((&key, &upload), COUNT_PAGE)?;
         for fill in page.uploads {
             let segments = store.at(bucket, &fill.key).fill(&fill.upload_id).parts(0, usize::from(u16::MAX));
             let bytes = segments?.0.iter().map(|segment| segment.size).sum();
-            let stopped = StoppedFill { key: fill.key, room: site.inventory.space.found(bytes) };
-            site.inventory.stopped.lock().insert(fill.upload_id, stopped);
+            let stopped = StoppedFill { key: fill.key, room: bucket_state.inventory.space.account(bytes) };
+            bucket_state.inventory.stopped.lock().insert(fill.upload_id, stopped);
         }
         after = page.next;
     }
@@ -105,7 +105,7 @@ async fn count(site: &Site) -> Result<(), StoreError> {
         }
         Ok((bytes, page.next))
     };
-    while site.inventory.space.count(page)? {
+    while bucket_state.inventory.space.count(page)? {
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -116,22 +116,22 @@ impl Eviction {
     async fn make_room(&mut self) -> Result<(), StoreError> {
         // The first round begins in the middle, so it ends at the second end of the listing.
         let (mut round, mut ends, mut freed) = (0, 0, 0);
-        let waits = self.site.inventory.space.excess().1;
+        let waits = self.bucket_state.inventory.space.excess().1;
         loop {
-            self.site.inventory.space.set_pool(self.site.store.space());
-            let excess = self.site.inventory.space.excess().0;
+            self.bucket_state.inventory.space.set_pool(self.bucket_state.store.space());
+            let excess = self.bucket_state.inventory.space.excess().0;
             if excess == 0 {
-                self.site.inventory.space.succeed();
+                self.bucket_state.inventory.space.succeed();
                 return Ok(());
             }
             let Some(percent) = ROUNDS.get(round) else {
                 // Later waits begin with another round.
-                self.site.inventory.space.fail(waits);
+                self.bucket_state.inventory.space.fail(waits);
                 return Ok(());
             };
             let before = match percent {
                 100 => u64::MAX,
-                percent => self.site.inventory.last_use.oldest(*percent, self.site.env.random_u64()),
+                percent => self.bucket_state.inventory.last_use.oldest(*percent, self.bucket_state.env.random_u64()),
             };
             let mut victims = self.page()?;
             let at_end = self.cursor.is_empty();
@@ -152,7 +152,7 @@ impl Eviction {
 
     /// Deletes what was not used for `age`.
     async fn expire(&mut self, age: Duration) -> Result<(), StoreError> {
-        let Some(before) = self.site.env.now().checked_sub(age) else { return Ok(()) };
+        let Some(before) = self.bucket_state.env.now().checked_sub(age) else { return Ok(()) };
         self.cursor.clear();
         loop {
             let victims = self.page()?;
@@ -166,14 +166,14 @@ impl Eviction {
     /// The objects on the next page of the listing.
     fn page(&mut self) -> Result<Vec<Victim>, StoreError> {
         let query = ListQuery { start_after: self.cursor.clone(), limit: PAGE, ..ListQuery::default() };
-        let page = self.site.store.contents(&self.site.options.bucket).objects(&query)?;
+        let page = self.bucket_state.store.contents(&self.bucket_state.options.bucket).objects(&query)?;
         self.cursor = page.next.unwrap_or_default();
         Ok(page.objects.into_iter().map(|entry| Victim::Object(entry.key, entry.size)).collect())
     }
 
     /// The segments of fills that have stopped.
     fn segments(&self) -> Vec<Victim> {
-        let stopped = self.site.inventory.stopped.lock();
+        let stopped = self.bucket_state.inventory.stopped.lock();
         let victim = |(upload, fill): (&String, &StoppedFill)| {
             Victim::Segments(fill.key.clone(), upload.clone(), fill.room.bytes)
         };
@@ -185,7 +185,7 @@ impl Eviction {
     async fn evict(&self, victims: Vec<Victim>, before: u64, excess: u64) -> Result<u64, StoreError> {
         let used = |victim: Victim| {
             let (Victim::Object(key, _) | Victim::Segments(key, ..)) = &victim;
-            Some((self.site.inventory.last_use.get(key), victim)).filter(|(used, _)| *used <= before)
+            Some((self.bucket_state.inventory.last_use.get(key), victim)).filter(|(used, _)| *used <= before)
         };
         let mut old: Vec<_> = victims.into_iter().filter_map(used).collect();
         old.sort_unstable_by_key(|(used, _)| *used);
@@ -212,14 +212,14 @@ impl Eviction {
     async fn delete(&self, victim: Victim) -> Result<u64, StoreError> {
         Ok(match victim {
             Victim::Object(key, bytes) => {
-                if self.site.evict(&key).await? {
+                if self.bucket_state.evict(&key).await? {
                     bytes
                 } else {
                     0
                 }
             }
             Victim::Segments(key, upload, bytes) => {
-                self.site.abort_stopped(&key, &upload).await?;
+                self.bucket_state.abort_stopped(&key, &upload).await?;
                 bytes
             }
         })
@@ -228,7 +228,7 @@ impl Eviction {
 
 /// A fill whose segments are being removed. It is put back if that does not succeed.
 struct Aborting<'a> {
-    site: &'a Site,
+    bucket_state: &'a BucketState,
     upload: &'a str,
     stopped: Option<StoppedFill>,
 }
@@ -236,12 +236,12 @@ struct Aborting<'a> {
 impl Drop for Aborting<'_> {
     fn drop(&mut self) {
         if let Some(stopped) = self.stopped.take() {
-            self.site.inventory.stopped.lock().insert(self.upload.to_owned(), stopped);
+            self.bucket_state.inventory.stopped.lock().insert(self.upload.to_owned(), stopped);
         }
     }
 }
 
-impl Site {
+impl BucketState {
     /// Deletes a cached object that cannot be read, so that the next request fetches it again.
     /// `version` is what was read; `None` is what is stored. Returns whether it did.
     pub(crate) async fn evict_unreadable(&self, key: &str, version: Option<Lsn>, error: &StoreError) -> bool {
@@ -287,7 +287,7 @@ impl Site {
     pub(crate) async fn abort_stopped(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         // Taken out first, so that no fill begins to use them.
         let Some(stopped) = self.inventory.stopped.lock().remove(upload) else { return Ok(()) };
-        let mut aborting = Aborting { site: self, upload, stopped: Some(stopped) };
+        let mut aborting = Aborting { bucket_state: self, upload, stopped: Some(stopped) };
         match self.store.at(&self.options.bucket, key).fill(upload).abort().await {
             Ok(()) | Err(StoreError::NoSuchUpload) => {
                 aborting.stopped = None;

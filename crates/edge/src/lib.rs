@@ -2,10 +2,11 @@
 //!
 //! What is asked for is fetched once, stored whole, and served from the local disks. [`Edge`] finds
 //! an object: stored, as a `fill` that fetches it, or `passed` through. `entries` keeps one fill a
-//! key, `origin` asks the origin, and `site` holds what the fills of a bucket share. `space` bounds
-//! what is stored, `evict` deletes what was not used for long, and `sweep` removes what fills left
-//! behind.
+//! key, `origin` asks the origin, and `bucket_state` holds what the fills of a bucket share.
+//! `space` bounds what is stored, `evict` deletes what was not used for long, and `sweep` removes
+//! what fills left behind.
 
+mod bucket_state;
 mod counters;
 mod edge;
 mod entries;
@@ -19,7 +20,6 @@ mod passed;
 mod prefetch;
 mod purge;
 mod sabotage;
-mod site;
 mod space;
 mod status;
 mod sweep;

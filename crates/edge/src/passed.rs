@@ -9,9 +9,9 @@ use futures::{Stream, StreamExt, stream};
 use steadfast_flow::{Env, Pass};
 use steadfast_store::ObjectInfo;
 
+use crate::bucket_state::{BucketState, CONNECTION_WAIT, busy};
 use crate::error::EdgeError;
 use crate::origin::{NOT_WHOLE, OriginBody, OriginRequest, unsatisfied_size};
-use crate::site::{CONNECTION_WAIT, Site, busy};
 
 /// What a request wants of an object.
 #[derive(Debug, Clone, Default)]
@@ -95,7 +95,7 @@ impl From<PassedObject> for HeadObject {
     }
 }
 
-impl Site {
+impl BucketState {
     /// Asks the origin for one request.
     pub(crate) async fn pass(
         &self,

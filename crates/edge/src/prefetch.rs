@@ -47,25 +47,26 @@ impl Edge {
     /// # Errors
     /// [`EdgeError`]: the origin failed, or its answer is not a listing.
     pub async fn list_origin(&self, bucket: &str, prefix: &str, after: &str) -> Result<Option<OriginPage>, EdgeError> {
-        let site = &self.entry_of(bucket)?.site;
-        let Some(answer) = site.origin.list(prefix, after) else { return Ok(None) };
-        let _connection = site.connect_ahead().await?;
-        site.counters.requested();
+        let bucket_state = &self.entry_of(bucket)?.bucket_state;
+        let Some(answer) = bucket_state.origin.list(prefix, after) else { return Ok(None) };
+        let _connection = bucket_state.connect_ahead().await?;
+        bucket_state.counters.requested();
         let read = async {
-            let mut answer = answer.await.map_err(|error| site.unreachable(prefix, &error))?;
+            let mut answer = answer.await.map_err(|error| bucket_state.unreachable(prefix, &error))?;
             if answer.status != 200 {
-                return Err(site.unexpected(prefix, answer.status));
+                return Err(bucket_state.unexpected(prefix, answer.status));
             }
             let mut body = BytesMut::new();
             while let Some(piece) = answer.body.next().await {
-                body.extend_from_slice(&piece.map_err(|reason| site.wrong_answer(prefix, &reason))?);
+                body.extend_from_slice(&piece.map_err(|reason| bucket_state.wrong_answer(prefix, &reason))?);
                 if body.len() > LISTING_BYTES_MAX {
-                    return Err(site.wrong_answer(prefix, "its listing is too long"));
+                    return Err(bucket_state.wrong_answer(prefix, "its listing is too long"));
                 }
             }
-            OriginPage::read(&body, site.origin.prefix(), after).map_err(|reason| site.wrong_answer(prefix, &reason))
+            OriginPage::read(&body, bucket_state.origin.prefix(), after)
+                .map_err(|reason| bucket_state.wrong_answer(prefix, &reason))
         };
-        let page = site.env.timeout(2 * site.options.timeout, read).await;
+        let page = bucket_state.env.timeout(2 * bucket_state.options.timeout, read).await;
         page.unwrap_or(Err(EdgeError::Timeout)).map(Some)
     }
 }

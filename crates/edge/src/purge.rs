@@ -23,10 +23,10 @@ impl Edge {
     /// [`StoreError::NoSuchBucket`] for a bucket without an origin, those of the store.
     pub async fn purge(&self, bucket: &str, key: &str) -> Result<bool, EdgeError> {
         let entry = self.entry_of(bucket)?;
-        entry.site.inventory.space.counted().await;
-        // Questions sent before must not be used. Those sent from now on are as new as the purge.
+        entry.bucket_state.inventory.space.counted().await;
+        // Answers to earlier requests must not be used. Later ones are as new as the purge.
         entry.detach(|other| other == key);
-        entry.site.remembered.forget(key);
+        entry.bucket_state.remembered.forget(key);
         let removed = entry.remove(key).await?;
         if !removed {
             // It may have been removed just before, and come back after a crash.
@@ -35,7 +35,7 @@ impl Edge {
         entry.abort_left_over(key).await?;
         // A fill that began meanwhile may have taken over old segments.
         entry.detach(|other| other == key);
-        entry.site.remembered.forget(key);
+        entry.bucket_state.remembered.forget(key);
         Ok(removed)
     }
 
@@ -45,10 +45,10 @@ impl Edge {
     /// Those of [`Edge::purge`].
     pub async fn purge_prefix(&self, bucket: &str, prefix: &str) -> Result<u64, EdgeError> {
         let entry = self.entry_of(bucket)?;
-        let store = &entry.site.store;
-        entry.site.inventory.space.counted().await;
+        let store = &entry.bucket_state.store;
+        entry.bucket_state.inventory.space.counted().await;
         entry.detach(|key| key.starts_with(prefix));
-        entry.site.remembered.clear();
+        entry.bucket_state.remembered.clear();
         let removed = AtomicU64::new(0);
         let mut query = ListQuery { prefix: prefix.to_owned(), limit: PAGE, ..ListQuery::default() };
         loop {
@@ -74,7 +74,7 @@ impl Edge {
             after = page.next;
         }
         entry.detach(|key| key.starts_with(prefix));
-        entry.site.remembered.clear();
+        entry.bucket_state.remembered.clear();
         Ok(removed.into_inner())
     }
 }
@@ -82,23 +82,24 @@ impl Edge {
 impl EdgeEntry {
     /// Detaches the fills of the keys that `matches`.
     fn detach(&self, matches: impl Fn(&str) -> bool) {
-        if !self.site.has(Sabotage::PurgeIgnoresFills) {
+        if !self.bucket_state.has(Sabotage::PurgeIgnoresFills) {
             self.entries.detach(matches);
         }
     }
 
     /// Makes earlier removals durable.
     async fn flush(&self) -> Result<(), EdgeError> {
-        if !self.site.has(Sabotage::PurgeWithoutFlush) {
-            self.site.store.flush().await?;
+        if !self.bucket_state.has(Sabotage::PurgeWithoutFlush) {
+            self.bucket_state.store.flush().await?;
         }
         Ok(())
     }
 
     /// Removes the stored object, unless a client wrote it. Durable when it returns.
     async fn remove(&self, key: &str) -> Result<bool, EdgeError> {
-        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        let durability = if self.site.has(Sabotage::PurgeNotDurable) { Durability::Async } else { Durability::Sync };
+        let (store, bucket) = (&self.bucket_state.store, &self.bucket_state.options.bucket);
+        let durability =
+            if self.bucket_state.has(Sabotage::PurgeNotDurable) { Durability::Async } else { Durability::Sync };
         loop {
             let info = match store.at(bucket, key).settled_info().await {
                 Ok(info) if is_cached(&info) => info,
@@ -107,7 +108,7 @@ impl EdgeEntry {
             };
             match store.at(bucket, key).delete_version(info.version, durability).await {
                 Ok(_) => {
-                    self.site.inventory.space.deleted(key, info.size);
+                    self.bucket_state.inventory.space.deleted(key, info.size);
                     return Ok(true);
                 }
                 // Another version has taken its place.
@@ -119,13 +120,13 @@ impl EdgeEntry {
 
     /// Aborts the fill of a key that has stopped.
     async fn abort_left_over(&self, key: &str) -> Result<(), EdgeError> {
-        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        let (store, bucket) = (&self.bucket_state.store, &self.bucket_state.options.bucket);
         while let Some(upload) = store.at(bucket, key).first_fill()? {
-            if !self.site.inventory.stopped.lock().contains_key(&upload.upload_id) {
+            if !self.bucket_state.inventory.stopped.lock().contains_key(&upload.upload_id) {
                 // Its fill is detached, and aborts it after its last reader.
                 return Ok(());
             }
-            self.site.abort_stopped(key, &upload.upload_id).await?;
+            self.bucket_state.abort_stopped(key, &upload.upload_id).await?;
         }
         Ok(())
     }

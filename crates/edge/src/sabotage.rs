@@ -13,7 +13,7 @@ pub enum Sabotage {
     CommitChecksFirst,
     /// Requests join a fill that a purge has detached.
     DetachedJoined,
-    /// The answer to a question from before a purge is remembered, if it is a 404.
+    /// The answer to a request from before a purge is remembered, if it is a 404.
     LateMissingRemembered,
     /// A reader of a fill that was given up continues with what is stored.
     ReaderTakesNext,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::Serialize;
 use steadfast_flow::{FlowStatus, Histogram};
 
+use crate::bucket_state::BucketGates;
 use crate::edge::{Edge, EdgeEntry};
-use crate::site::BucketGates;
 
 /// Status of the edge. Counters start with the process.
 #[derive(Debug, Clone, Serialize)]
@@ -34,9 +34,9 @@ pub struct EdgeBucketStatus {
     pub used_bytes: u64,
     /// Their bound in bytes: that of the bucket, or what the pool allows. `None` until it is known.
     pub space_bytes: Option<u64>,
-    /// Keys with a running fill or question.
+    /// Keys with a running fill or request to the origin.
     pub fills: u64,
-    /// Answers from the store without a question to the origin.
+    /// Answers from the store without a request to the origin.
     pub hits: u64,
     /// Stale answers from the store.
     pub stale: u64,
@@ -81,7 +81,7 @@ impl Edge {
 impl Edge {
     /// The status of a gate, summed over the buckets. The peak is the largest of a bucket.
     fn sum(&self, status: impl Fn(&BucketGates) -> FlowStatus) -> Option<FlowStatus> {
-        self.entries().map(|entry| status(&entry.site.bucket_gates)).reduce(|sum, one| FlowStatus {
+        self.entries().map(|entry| status(&entry.bucket_state.bucket_gates)).reduce(|sum, one| FlowStatus {
             name: sum.name,
             limit: sum.limit + one.limit,
             used: sum.used + one.used,
@@ -96,12 +96,12 @@ impl Edge {
 
 impl EdgeEntry {
     fn status(&self) -> EdgeBucketStatus {
-        let site = &self.site;
-        let counters = &site.counters;
-        let (used_bytes, space_bytes) = site.inventory.space.level();
+        let bucket_state = &self.bucket_state;
+        let counters = &bucket_state.counters;
+        let (used_bytes, space_bytes) = bucket_state.inventory.space.level();
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         EdgeBucketStatus {
-            bucket: site.options.bucket.clone(),
+            bucket: bucket_state.options.bucket.clone(),
             used_bytes,
             space_bytes,
             fills: self.entries.count(),

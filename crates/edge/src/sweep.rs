@@ -42,8 +42,8 @@ impl Edge {
                 let page = store.contents(&bucket).fills((&key, &upload), PAGE)?;
                 for fill in page.uploads {
                     match self.entry_of(&bucket) {
-                        Ok(entry) if is_over(&fill, now_ms) && !entry.site.has(Sabotage::NoSweep) => {
-                            entry.site.abort_stopped(&fill.key, &fill.upload_id).await?;
+                        Ok(entry) if is_abandoned(&fill, now_ms) && !entry.bucket_state.has(Sabotage::NoSweep) => {
+                            entry.bucket_state.abort_stopped(&fill.key, &fill.upload_id).await?;
                         }
                         Ok(_) => {}
                         Err(_) => match store.at(&bucket, &fill.key).fill(&fill.upload_id).abort().await {
@@ -60,7 +60,7 @@ impl Edge {
 }
 
 /// Whether no later fill should continue this one.
-fn is_over(fill: &UploadInfo, now_ms: u64) -> bool {
+fn is_abandoned(fill: &UploadInfo, now_ms: u64) -> bool {
     // Later answers could not be matched with segments under a weak entity tag.
     now_ms.saturating_sub(fill.created_ms) > PARTIAL_AGE.as_millis() as u64
         || fill.attributes.system.contains_key(WEAK_ETAG)

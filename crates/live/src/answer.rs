@@ -55,7 +55,7 @@ pub(crate) struct AnswerKey {
     pub(crate) positioned: bool,
 }
 
-/// See the module.
+/// The answer to equal subscribe commands, encoded once for each form.
 pub(crate) struct SubscribeAnswer {
     pub(crate) result: SubscribeResult,
     /// By encoding: the bytes behind the command's number.

@@ -188,8 +188,8 @@ impl LiveDoor {
 
     fn arrive(&self, socket: std::net::TcpStream, peer: SocketAddr) {
         let group = group_of(peer.ip());
-        if let Some(place) = self.gate().enter_at_once(&group) {
-            return self.admit(socket, peer, place);
+        if let Some(permit) = self.gate().enter_at_once(&group) {
+            return self.admit(socket, peer, permit);
         }
         // The port is full. The gate bounds the number of waiting connections.
         let door = self.clone();
@@ -199,7 +199,7 @@ impl LiveDoor {
         }
         self.node.env.spawn("live arrival", async move {
             match door.gate().enter(&group, ARRIVE_WAIT).await {
-                Ok(place) => door.admit(socket, peer, place),
+                Ok(permit) => door.admit(socket, peer, permit),
                 Err(_) => {
                     tracing::debug!(%peer, "connection refused: the limit of all or of this address is reached");
                 }
@@ -207,7 +207,7 @@ impl LiveDoor {
         });
     }
 
-    fn admit(&self, socket: std::net::TcpStream, peer: SocketAddr, place: Pass) {
+    fn admit(&self, socket: std::net::TcpStream, peer: SocketAddr, permit: Pass) {
         let Some(connection) = self.unconnected.open(peer.ip(), (self.options.is_proxy)(peer.ip())) else {
             return tracing::debug!(%peer, "connection refused: its address has too many connections without a session");
         };
@@ -217,19 +217,19 @@ impl LiveDoor {
             None => Ok(None),
         };
         let slow = match fast {
-            Ok(Some(info)) => return self.open(socket, Vec::new(), info, Some(place), Some(connection)),
+            Ok(Some(info)) => return self.open(socket, Vec::new(), info, Some(permit), Some(connection)),
             Ok(None) => TcpStream::from_std(socket),
             Err(error) => Err(error),
         };
         match slow {
             Ok(socket) => {
-                self.node.env.spawn("live connection", self.clone().connection(socket, peer, place, connection))
+                self.node.env.spawn("live connection", self.clone().connection(socket, peer, permit, connection))
             }
             Err(error) => tracing::debug!(%peer, %error, "connection ended"),
         }
     }
 
-    async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass, connection: Arc<Connection>) {
+    async fn connection(self, socket: TcpStream, peer: SocketAddr, permit: Pass, connection: Arc<Connection>) {
         let (env, options) = (self.node.env.clone(), self.options.clone());
         let limit = options.header_timeout;
         let patience = Patience::new(options.stall_timeout, options.client_bytes_s_min);
@@ -238,11 +238,11 @@ impl LiveDoor {
             let client = Stalling::new(socket, env, patience);
             let Some((client, leftover, upgraded)) = self.http(client, peer, &connection).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
-                return self.unidirectional(client, leftover, max, upgraded, (place, connection)).await;
+                return self.unidirectional(client, leftover, max, upgraded, (permit, connection)).await;
             }
             // The worker gets the socket itself.
             return match client.into_inner().into_std() {
-                Ok(socket) => self.open(socket, leftover, upgraded, Some(place), Some(connection)),
+                Ok(socket) => self.open(socket, leftover, upgraded, Some(permit), Some(connection)),
                 Err(error) => log_rarely!(warn, %peer, %error, "a connection cannot be passed to its worker"),
             };
         };
@@ -258,13 +258,13 @@ impl LiveDoor {
         };
         let Some((client, leftover, upgraded)) = self.http(client, peer, &connection).await else { return };
         if upgraded.transport == Transport::UniWebSocket {
-            return self.unidirectional(client, leftover, max, upgraded, (place, connection)).await;
+            return self.unidirectional(client, leftover, max, upgraded, (permit, connection)).await;
         }
         match gateway::pair() {
             Ok((worker, gateway)) => {
                 self.open(worker, leftover, upgraded, None, Some(connection));
                 gateway::bridge(client, gateway, &self.node.env).await;
-                drop(place);
+                drop(permit);
             }
             Err(error) => {
                 log_rarely!(warn, %peer, %error, "a session has no descriptors: raise the limit of open files");
@@ -328,15 +328,15 @@ impl LiveDoor {
         socket: std::net::TcpStream,
         leftover: Vec<u8>,
         info: ConnectionInfo,
-        place: Option<Pass>,
+        permit: Option<Pass>,
         unconnected: Option<Arc<Connection>>,
     ) {
         if let Some(connection) = &unconnected {
             // The worker disconnects a session that does not connect in time.
             connection.busy();
         }
-        let place = place.map(|place| Box::new(place) as Box<dyn Send>);
-        let opened = Opened { socket, leftover, connection: info, place, unconnected };
+        let permit = permit.map(|permit| Box::new(permit) as Box<dyn Send>);
+        let opened = Opened { socket, leftover, connection: info, permit, unconnected };
         let least = self.node.partitions.inboxes().iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
         if let Some(inbox) = least {
             inbox.send(WorkerEvent::Open(Box::new(opened)));
@@ -350,7 +350,7 @@ impl LiveDoor {
         leftover: Vec<u8>,
         message_max: usize,
         info: ConnectionInfo,
-        (place, connection): (Pass, Arc<Connection>),
+        (permit, connection): (Pass, Arc<Connection>),
     ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {
@@ -364,7 +364,7 @@ impl LiveDoor {
                 if let Err(error) = served {
                     tracing::debug!(%error, "connection ended");
                 }
-                drop(place);
+                drop(permit);
             }
             Err(error) => log_rarely!(warn, %error, "a session has no descriptors: raise the limit of open files"),
         }

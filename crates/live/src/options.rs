@@ -13,7 +13,7 @@ use crate::protocol::codes::ClientError;
 use crate::protocol::json::null_is_absent;
 use crate::protocol::message::StreamPosition;
 
-/// Subscription options. See the module.
+/// Options of a subscription from a back end.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SubscribeOptions {

@@ -43,7 +43,7 @@ impl Rules {
     }
 
     /// The namespace of a channel that a client names. Checks the name against its rules, too.
-    pub(crate) fn named(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
+    pub(crate) fn client_namespace(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
         let options = self.namespace(channel)?;
         let fits = match self.channel_regexes.get(&options.channel_regex) {
             Some(regex) => regex.is_match(self.config.split(channel).1),

@@ -74,12 +74,12 @@ impl Extents {
 }
 
 /// A hold in preparation. While this exists, nothing is recycled.
-pub struct Holding {
+pub struct PendingHold {
     extents: Extents,
     except: Vec<u8>,
 }
 
-impl Holding {
+impl PendingHold {
     fn new(extents: &Extents) -> Self {
         let except = extents.with(|table| {
             table.holding += 1;
@@ -95,7 +95,7 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for PendingHold {
     fn drop(&mut self) {
         self.extents.with(|table| {
             assert!(table.holding > 0, "a hold in preparation ended twice");
@@ -104,34 +104,34 @@ impl Drop for Holding {
     }
 }
 
-impl std::fmt::Debug for Holding {
+impl std::fmt::Debug for PendingHold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Holding")
+        f.write_str("PendingHold")
     }
 }
 
 /// Keeps the extents of a hold, even after its release, until this is dropped.
-pub struct HoldPin {
+pub struct HoldGuard {
     extents: Extents,
     id: [u8; 16],
 }
 
-impl Drop for HoldPin {
+impl Drop for HoldGuard {
     fn drop(&mut self) {
         self.extents.release(&self.id);
     }
 }
 
-impl std::fmt::Debug for HoldPin {
+impl std::fmt::Debug for HoldGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HoldPin")
+        f.write_str("HoldGuard")
     }
 }
 
 impl Log {
     /// First step of a hold. Nothing is recycled while the result exists.
-    pub fn begin_hold(&self) -> Holding {
-        Holding::new(&self.shared.extents)
+    pub fn begin_hold(&self) -> PendingHold {
+        PendingHold::new(&self.shared.extents)
     }
 
     /// The last LSN that each of the logs has accepted, at one moment. If a client submitted a
@@ -149,7 +149,7 @@ impl Log {
     ///
     /// # Errors
     /// [`LogError::Failed`] if the log has failed.
-    pub async fn hold(&self, holding: &Holding, id: [u8; 16], lsn: Lsn) -> Result<Hold, LogError> {
+    pub async fn hold(&self, holding: &PendingHold, id: [u8; 16], lsn: Lsn) -> Result<Hold, LogError> {
         let shared = &self.shared;
         let mut applied = shared.progress.applied.subscribe();
         let mut latch = shared.latch.watch();
@@ -179,14 +179,14 @@ impl Log {
     }
 
     /// Keeps the extents of `hold` under another identity, for a reader. The hold must exist.
-    pub fn pin_hold(&self, hold: &Hold, reader: [u8; 16]) -> HoldPin {
+    pub fn pin_hold(&self, hold: &Hold, reader: [u8; 16]) -> HoldGuard {
         self.shared.extents.keep(vec![Hold { id: reader, ..hold.clone() }]);
-        HoldPin { extents: self.shared.extents.clone(), id: reader }
+        HoldGuard { extents: self.shared.extents.clone(), id: reader }
     }
 
     /// The applied records up to `lsn`, as a recovery without a checkpoint would find them.
     /// `_holding` must outlive the result.
-    pub fn records_up_to(&self, _holding: &Holding, lsn: Lsn) -> HeldRecords {
+    pub fn records_up_to(&self, _holding: &PendingHold, lsn: Lsn) -> HeldRecords {
         self.held_records(&Hold { id: [0; 16], lsn, epoch: u64::MAX, except: Vec::new() }, 0)
     }
 

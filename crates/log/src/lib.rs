@@ -70,7 +70,7 @@ pub use compact::ChunkOwners;
 pub use extents::ExtentPin;
 pub use format::Lsn;
 pub use history::History;
-pub use hold::{HeldRecords, HoldPin, Holding};
+pub use hold::{HeldRecords, HoldGuard, PendingHold};
 pub use latch::LogState;
 pub use log::{Limits, Log};
 pub use options::{CompactionOptions, DayWindow, FormatOptions, LogOptions, Sabotage, ScrubOptions};

@@ -12,7 +12,7 @@ use super::tail::HistoryBounds;
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 
-/// See the module.
+/// A channel of another home that has subscribers here, or had them lately.
 pub(super) struct Entry {
     pub(super) home: NodeIndex,
     pub(super) channel: FrontChannel,

@@ -33,7 +33,7 @@ struct FrontWatch {
     answered: bool,
 }
 
-/// See the module.
+/// The link to a home, with the watches and requests in progress.
 pub(super) struct HomeLink {
     /// `None`: the link is down.
     outbox: Option<Outbox>,

@@ -33,7 +33,7 @@ struct Known {
     leave_sent: bool,
 }
 
-/// See the module.
+/// The members of a channel, and the joins and leaves that its home has not acknowledged.
 #[derive(Default)]
 pub(super) struct FrontMembers {
     present: BTreeMap<ClientId, Known>,

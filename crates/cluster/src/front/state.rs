@@ -31,7 +31,7 @@ enum Phase {
     Watched,
 }
 
-/// See the module.
+/// The position of a channel, and whether its home is watched.
 pub(super) struct FrontChannel {
     /// The current watch. Frames with another number are dropped.
     number: u64,

@@ -30,7 +30,7 @@ struct WatchedChannel {
     handle: Option<ChannelHandle>,
 }
 
-/// See the module.
+/// The nodes that watch channels, by channel.
 pub(super) struct Watchers {
     parts: Vec<Mutex<HashMap<Arc<str>, WatchedChannel>>>,
     hasher: SeededHashes,

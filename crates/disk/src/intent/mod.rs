@@ -48,7 +48,7 @@ pub(crate) enum Readiness {
     Wait,
 }
 
-/// See the module's documentation.
+/// The bits of all regions, and the requests to set them.
 #[derive(Debug)]
 pub(crate) struct Intent {
     bits: Vec<Bit>,

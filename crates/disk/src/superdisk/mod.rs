@@ -50,7 +50,7 @@ pub use inspect::Labels;
 pub use options::{SuperdiskOptions, SuperdiskSabotage};
 pub use pair::FAST_DISKS_MAX;
 
-/// One disk over a durable and a fast one. See the module's documentation.
+/// One disk over a durable and a fast one.
 pub struct Superdisk {
     shared: Arc<SuperdiskShared>,
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use steadfast_flow::shortened;
 use steadfast_store::StoreError;
 
-use super::question::upload_attributes;
-use super::{Fill, FillEnd, Plan};
+use super::first_request::upload_attributes;
+use super::{Fill, FillEnd, FillTarget};
 use crate::error::EdgeError;
-use crate::fresh::Mark;
+use crate::fresh::FetchStamp;
 use crate::sabotage::Sabotage;
 
 /// Makes a stored object of the segments of a fill.
@@ -17,13 +17,15 @@ pub(super) struct Commit<'a>(pub(super) &'a Arc<Fill>);
 
 impl Commit<'_> {
     /// Begins the internal upload of an object of several segments.
-    pub(super) async fn begin_upload(self, plan: &Plan) -> Result<(), EdgeError> {
-        if plan.segments() > 1 {
-            let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
-            let upload =
-                store.at(bucket, &self.0.key).create_fill(upload_attributes(plan, &self.0.site.options)).await?;
+    pub(super) async fn begin_upload(self, target: &FillTarget) -> Result<(), EdgeError> {
+        if target.segments() > 1 {
+            let (store, bucket) = (&self.0.bucket_state.store, &self.0.bucket_state.options.bucket);
+            let upload = store
+                .at(bucket, &self.0.key)
+                .create_fill(upload_attributes(target, &self.0.bucket_state.options))
+                .await?;
             let mut state = self.0.state.lock();
-            state.room = Some(self.0.site.inventory.space.found(0));
+            state.room = Some(self.0.bucket_state.inventory.space.account(0));
             state.upload = Some(upload.upload_id);
         }
         Ok(())
@@ -31,31 +33,31 @@ impl Commit<'_> {
 
     /// Makes the object of all segments. If that is not possible, the segments serve the readers
     /// that are there, and `None` is returned.
-    pub(super) async fn complete(self, plan: &Plan) -> Option<FillEnd> {
-        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
-        let (writer, upload, mark) = {
+    pub(super) async fn complete(self, target: &FillTarget) -> Option<FillEnd> {
+        let (store, bucket) = (&self.0.bucket_state.store, &self.0.bucket_state.options.bucket);
+        let (writer, upload, stamp) = {
             let mut state = self.0.state.lock();
-            (state.writer.take(), state.upload.clone(), state.mark)
+            (state.writer.take(), state.upload.clone(), state.stamp)
         };
-        let mark = match self.0.site.has(Sabotage::AgeFromEnd) {
-            true => Some(Mark::new(&self.0.site.options, &plan.headers, self.0.site.moment())),
-            false => mark,
+        let stamp = match self.0.bucket_state.has(Sabotage::AgeFromEnd) {
+            true => Some(FetchStamp::new(&self.0.bucket_state.options, &target.headers, self.0.bucket_state.moment())),
+            false => stamp,
         };
-        let mut stored = plan.stored.clone();
-        stored.attributes.system.extend(mark.map(|mark| mark.attribute()));
+        let mut stored = target.stored.clone();
+        stored.attributes.system.extend(stamp.map(|stamp| stamp.attribute()));
         let condition = self.0.condition();
-        let _kept = self.0.site.inventory.keep(&self.0.key);
+        let _kept = self.0.bucket_state.inventory.keep(&self.0.key);
         let written = match (writer, upload) {
             (Some(writer), _) => writer.commit_fill(stored, &condition).await,
             (None, Some(upload)) => {
-                let segments = plan.segments() as u16;
+                let segments = target.segments() as u16;
                 store.at(bucket, &self.0.key).fill(&upload).complete_fill(segments, &stored, &condition).await
             }
             (None, None) => Err(StoreError::NoSuchUpload),
         };
         let opened = match written {
             Ok(written) => {
-                self.stored(plan);
+                self.stored(target);
                 store.at(bucket, &self.0.key).reader().await.map(|reader| (reader, written.version))
             }
             Err(e) => Err(e),
@@ -73,12 +75,12 @@ impl Commit<'_> {
     }
 
     /// The segments have become an object, in place of the stored one.
-    fn stored(self, plan: &Plan) {
+    fn stored(self, target: &FillTarget) {
         let room = self.0.state.lock().room.take();
         if let Some(room) = room {
             let replaced = self.0.base.as_ref().map_or(0, |base| base.info.size);
-            self.0.site.inventory.space.stored(room, plan.info.size, replaced);
+            self.0.bucket_state.inventory.space.stored(room, target.info.size, replaced);
         }
-        self.0.site.touch(&self.0.key);
+        self.0.bucket_state.touch(&self.0.key);
     }
 }

@@ -9,13 +9,13 @@ use steadfast_flow::{Pass, Permit};
 use steadfast_log::{Durability, LogError};
 use steadfast_store::{Attributes, Condition, ObjectWriter, StoreError};
 
-use super::{Fill, Plan};
+use super::{Fill, FillTarget};
+use crate::bucket_state::busy;
 use crate::error::EdgeError;
-use crate::fresh::Mark;
+use crate::fresh::FetchStamp;
 use crate::options::FillMode;
 use crate::origin::{OriginBody, OriginRequest, Tag};
 use crate::sabotage::Sabotage;
-use crate::site::busy;
 use crate::space::NoSpace;
 
 /// How often a segment is asked for again without a byte in between.
@@ -72,7 +72,7 @@ pub(super) struct Fetch<'a>(pub(super) &'a Arc<Fill>);
 impl Fetch<'_> {
     /// Reserves memory for the bytes of a segment.
     pub(super) async fn memory(self, bytes: u64) -> Result<Permit, EdgeError> {
-        self.0.site.gates.memory.acquire(bytes, MEMORY_WAIT).await.map_err(|refused| busy(&refused))
+        self.0.bucket_state.gates.memory.acquire(bytes, MEMORY_WAIT).await.map_err(|refused| busy(&refused))
     }
 
     /// The next bytes of an answer; `None` at its end.
@@ -80,18 +80,24 @@ impl Fetch<'_> {
         if !body.rest.is_empty() {
             return Ok(Some(std::mem::take(&mut body.rest)));
         }
-        match self.0.site.env.timeout(self.0.site.options.timeout, body.stream.next()).await {
+        match self.0.bucket_state.env.timeout(self.0.bucket_state.options.timeout, body.stream.next()).await {
             Some(None) => Ok(None),
             Some(Some(Ok(piece))) => Ok(Some(piece)),
-            Some(Some(Err(reason))) => Err(self.0.site.wrong_answer(&self.0.key, &reason)),
+            Some(Some(Err(reason))) => Err(self.0.bucket_state.wrong_answer(&self.0.key, &reason)),
             None => Err(EdgeError::Timeout),
         }
     }
 
     /// Fetches a segment that has begun, in a task of its own.
-    pub(super) fn spawn_fetch(self, plan: &Arc<Plan>, segment: u32, connection: Option<Pass>, part: Option<Part>) {
-        let (fill, plan) = (self.0.clone(), plan.clone());
-        self.0.site.env.spawn("edge-fetch", async move {
+    pub(super) fn spawn_fetch(
+        self,
+        target: &Arc<FillTarget>,
+        segment: u32,
+        connection: Option<Pass>,
+        part: Option<Part>,
+    ) {
+        let (fill, target) = (self.0.clone(), target.clone());
+        self.0.bucket_state.env.spawn("edge-fetch", async move {
             let connection = match connection {
                 Some(connection) => Some(connection),
                 None => Fetch(&fill).connect_for(segment).await,
@@ -101,7 +107,7 @@ impl Fetch<'_> {
                 fill.work.notify_one();
                 return;
             };
-            let outcome = match Fetch(&fill).fetch(&plan, segment, part).await {
+            let outcome = match Fetch(&fill).fetch(&target, segment, part).await {
                 // The fill has ended, and its upload with it.
                 Err(EdgeError::Store(StoreError::NoSuchUpload)) => Err(EdgeError::Changed),
                 outcome => outcome,
@@ -115,18 +121,23 @@ impl Fetch<'_> {
     /// A connection for a segment that a reader waits for. `None` if no reader waits for it any
     /// more, or all connections stay in use: that must not end the fill for its other readers.
     async fn connect_for(self, segment: u32) -> Option<Pass> {
-        match self.0.site.connect(&self.0.client).await {
+        match self.0.bucket_state.connect(&self.0.client).await {
             Ok(connection) => Some(connection).filter(|_| self.0.state.lock().is_wanted(segment)),
             Err(_) => {
-                self.0.site.env.sleep(PAUSE).await;
+                self.0.bucket_state.env.sleep(PAUSE).await;
                 None
             }
         }
     }
 
-    async fn fetch(self, plan: &Plan, segment: u32, mut part: Option<Part>) -> Result<Option<ObjectWriter>, EdgeError> {
-        let range = plan.range(segment);
-        let mut writer = Some(self.begin_segment(plan, segment).await?);
+    async fn fetch(
+        self,
+        target: &FillTarget,
+        segment: u32,
+        mut part: Option<Part>,
+    ) -> Result<Option<ObjectWriter>, EdgeError> {
+        let range = target.range(segment);
+        let mut writer = Some(self.begin_segment(target, segment).await?);
         let mut tries = 0;
         loop {
             let before = self.received(segment);
@@ -136,7 +147,7 @@ impl Fetch<'_> {
             }
             let answered = match part.take() {
                 Some(part) => Ok(part),
-                None => during(&mut writer, self.ask_range(plan, from, range.end)).await,
+                None => during(&mut writer, self.request_range(target, from, range.end)).await,
             };
             let fetched = match answered {
                 Ok(Part { mut body, bytes }) => {
@@ -146,7 +157,7 @@ impl Fetch<'_> {
             };
             let fetched = match fetched {
                 Ok(()) if self.received(segment) == before => {
-                    Err(self.0.site.wrong_answer(&self.0.key, "it has no bytes"))
+                    Err(self.0.bucket_state.wrong_answer(&self.0.key, "it has no bytes"))
                 }
                 fetched => fetched,
             };
@@ -156,38 +167,39 @@ impl Fetch<'_> {
                     if tries == TRIES {
                         return Err(error);
                     }
-                    during(&mut writer, self.0.site.env.sleep(PAUSE * (1 << tries))).await;
+                    during(&mut writer, self.0.bucket_state.env.sleep(PAUSE * (1 << tries))).await;
                 }
                 other => other?,
             }
         }
-        self.end_segment(plan, segment, writer).await
+        self.end_segment(target, segment, writer).await
     }
 
     /// Fetches all segments from one answer. Returns `false` when nothing more of it was wanted.
-    pub(super) async fn fetch_stream(self, plan: &Plan, mut body: AnswerBody) -> Result<bool, EdgeError> {
-        for segment in 0..plan.segments() {
+    pub(super) async fn fetch_stream(self, target: &FillTarget, mut body: AnswerBody) -> Result<bool, EdgeError> {
+        for segment in 0..target.segments() {
             {
                 let mut state = self.0.state.lock();
                 if !state.has_holders()
-                    && (!self.0.is_attached() || self.0.base.is_none() && self.0.site.options.fill == FillMode::Wanted)
+                    && (!self.0.is_attached()
+                        || self.0.base.is_none() && self.0.bucket_state.options.fill == FillMode::Wanted)
                 {
                     return Ok(false);
                 }
                 state.begin(segment, false);
             }
-            let mut writer = Some(self.begin_segment(plan, segment).await?);
-            let range = plan.range(segment);
+            let mut writer = Some(self.begin_segment(target, segment).await?);
+            let range = target.range(segment);
             let mut received = 0;
             while received < range.end - range.start {
                 self.receive(&mut body, segment, range.end - range.start - received, &mut writer).await?;
                 let now = self.received(segment);
                 if now == received {
-                    return Err(self.0.site.wrong_answer(&self.0.key, "it ends before its length"));
+                    return Err(self.0.bucket_state.wrong_answer(&self.0.key, "it ends before its length"));
                 }
                 received = now;
             }
-            let outcome = self.end_segment(plan, segment, writer).await?;
+            let outcome = self.end_segment(target, segment, writer).await?;
             self.0.state.lock().fetched(segment, Ok(outcome));
             self.0.progress.notify_waiters();
         }
@@ -199,11 +211,17 @@ impl Fetch<'_> {
     }
 
     /// Takes the room and the memory for a segment, and begins to write it.
-    async fn begin_segment(self, plan: &Plan, segment: u32) -> Result<ObjectWriter, EdgeError> {
-        let range = plan.range(segment);
+    async fn begin_segment(self, target: &FillTarget, segment: u32) -> Result<ObjectWriter, EdgeError> {
+        let range = target.range(segment);
         let bytes = range.end - range.start;
-        let room =
-            self.0.site.inventory.space.take(bytes).await.map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
+        let room = self
+            .0
+            .bucket_state
+            .inventory
+            .space
+            .take(bytes)
+            .await
+            .map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
         let memory = self.memory(bytes).await?;
         {
             let mut state = self.0.state.lock();
@@ -222,7 +240,7 @@ impl Fetch<'_> {
     }
 
     async fn segment_writer(self, segment: u32, bytes: u64) -> Result<ObjectWriter, StoreError> {
-        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
+        let (store, bucket) = (&self.0.bucket_state.store, &self.0.bucket_state.options.bucket);
         let upload = self.0.state.lock().upload.clone();
         match upload {
             // An upload has at most 10,000 parts.
@@ -235,24 +253,24 @@ impl Fetch<'_> {
     /// full, it waits for compaction: the readers have the segment from memory.
     async fn end_segment(
         self,
-        plan: &Plan,
+        target: &FillTarget,
         segment: u32,
         mut writer: Option<ObjectWriter>,
     ) -> Result<Option<ObjectWriter>, EdgeError> {
-        let until = self.0.site.env.now() + FULL_WAIT;
+        let until = self.0.bucket_state.env.now() + FULL_WAIT;
         loop {
             let stored = match writer.take() {
-                Some(writer) if plan.segments() == 1 => return Ok(Some(writer)),
+                Some(writer) if target.segments() == 1 => return Ok(Some(writer)),
                 Some(writer) => {
                     writer.commit(Attributes::default(), Condition::None, Some(Durability::Async)).await.map(|_| None)
                 }
-                None => self.write_again(plan, segment).await.map(Some),
+                None => self.write_again(target, segment).await.map(Some),
             };
             match stored {
                 Ok(None) => return Ok(None),
                 Ok(again) => writer = again,
-                Err(error) if is_full(&error) && self.0.site.env.now() < until => {
-                    self.0.site.env.sleep(FULL_PAUSE).await;
+                Err(error) if is_full(&error) && self.0.bucket_state.env.now() < until => {
+                    self.0.bucket_state.env.sleep(FULL_PAUSE).await;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -260,8 +278,8 @@ impl Fetch<'_> {
     }
 
     /// Writes a segment from memory.
-    async fn write_again(self, plan: &Plan, segment: u32) -> Result<ObjectWriter, StoreError> {
-        let range = plan.range(segment);
+    async fn write_again(self, target: &FillTarget, segment: u32) -> Result<ObjectWriter, StoreError> {
+        let range = target.range(segment);
         let mut writer = self.segment_writer(segment, range.end - range.start).await?;
         let mut at = 0;
         loop {
@@ -311,33 +329,33 @@ impl Fetch<'_> {
     }
 
     /// Asks for the bytes from `from` to `to` of the same object.
-    async fn ask_range(self, plan: &Plan, from: u64, to: u64) -> Result<Part, EdgeError> {
+    async fn request_range(self, target: &FillTarget, from: u64, to: u64) -> Result<Part, EdgeError> {
         let mut headers = vec![("range", format!("bytes={from}-{}", to - 1))];
-        headers.extend(plan.if_match.iter().map(|tag| ("if-match", tag.clone())));
-        let sent = self.0.site.moment();
-        let answer = self.0.site.ask(OriginRequest { head: false, key: self.0.key.clone(), headers }).await?;
+        headers.extend(target.if_match.iter().map(|tag| ("if-match", tag.clone())));
+        let sent = self.0.bucket_state.moment();
+        let answer = self.0.bucket_state.ask(OriginRequest { head: false, key: self.0.key.clone(), headers }).await?;
         if matches!(answer.status, 200 | 404 | 410 | 412 | 416) {
             return Err(EdgeError::Changed);
         }
         if answer.status != 206 {
-            return Err(self.0.site.unexpected(&self.0.key, answer.status));
+            return Err(self.0.bucket_state.unexpected(&self.0.key, answer.status));
         }
-        let described = self.0.site.describe(&self.0.key, &answer)?;
+        let described = self.0.bucket_state.describe(&self.0.key, &answer)?;
         let encoding = |attributes: &Attributes| attributes.system.get("content-encoding").cloned();
-        let tag_counts = !self.0.site.has(Sabotage::TagsNotCompared);
-        let tag = match self.0.site.has(Sabotage::WeakTagsJoin) {
+        let tag_counts = !self.0.bucket_state.has(Sabotage::TagsNotCompared);
+        let tag = match self.0.bucket_state.has(Sabotage::WeakTagsJoin) {
             true => Tag::Strong(described.attributes.etag.clone()),
             false => described.tag,
         };
-        let same = (!tag_counts || tag == Tag::Strong(plan.info.attributes.etag.clone()))
-            && described.total == Some(plan.info.size)
-            && encoding(&described.attributes) == encoding(&plan.info.attributes);
+        let same = (!tag_counts || tag == Tag::Strong(target.info.attributes.etag.clone()))
+            && described.total == Some(target.info.size)
+            && encoding(&described.attributes) == encoding(&target.info.attributes);
         let bytes = described.length.unwrap_or(0);
         if !same || described.start != from || bytes > to - from {
             return Err(EdgeError::Changed);
         }
-        // The same entity tag: the version counts from this question on.
-        self.0.state.lock().mark = Some(Mark::new(&self.0.site.options, &described.cache, sent));
+        // The same entity tag: the version counts from this request on.
+        self.0.state.lock().stamp = Some(FetchStamp::new(&self.0.bucket_state.options, &described.cache, sent));
         Ok(Part { body: answer.body.into(), bytes })
     }
 }

@@ -1,11 +1,12 @@
 //! Fills: an object being fetched from its origin, once for all requests.
 //!
-//! `question` asks for the first segment and learns the object; `schedule` decides which segment is
-//! next; `fetch` fetches one; `commit` makes the whole object; `reader` serves its bytes meanwhile.
+//! `first_request` asks for the first segment and learns the object; `schedule` decides which
+//! segment is next; `fetch` fetches one; `commit` makes the whole object; `reader` serves its bytes
+//! meanwhile.
 
 mod commit;
 mod fetch;
-mod question;
+mod first_request;
 mod reader;
 mod schedule;
 mod state;
@@ -20,13 +21,13 @@ use steadfast_log::Lsn;
 use steadfast_store::{FillCondition, ObjectInfo, ObjectReader, StoredObject, WEAK_ETAG};
 use tokio::sync::Notify;
 
+use crate::bucket_state::{BucketState, busy};
 use crate::error::EdgeError;
-use crate::fresh::{CacheHeaders, Mark, Moment};
+use crate::fresh::{CacheHeaders, FetchStamp, Moment};
 use crate::origin::MADE_TAG;
 use crate::sabotage::Sabotage;
-use crate::site::{Site, busy};
 use crate::space::StoppedFill;
-use question::FirstRequest;
+use first_request::FirstRequest;
 use state::FillState;
 
 pub use reader::FillReader;
@@ -44,7 +45,7 @@ pub(crate) enum Opening {
 }
 
 /// The object that a fill fetches. All of it is known from the headers of the first answer.
-pub(crate) struct Plan {
+pub(crate) struct FillTarget {
     pub(crate) info: ObjectInfo,
     /// What the commit stores.
     stored: StoredObject,
@@ -58,16 +59,16 @@ pub(crate) struct Plan {
 /// The stored object that a fill is to replace if the origin has another version.
 pub(crate) struct Base {
     pub(crate) info: ObjectInfo,
-    mark: Mark,
+    stamp: FetchStamp,
 }
 
 impl Base {
     /// `None` for an object that a client wrote.
     pub(crate) fn of(info: &ObjectInfo) -> Option<Box<Self>> {
-        Some(Box::new(Self { info: info.clone(), mark: Mark::of(info)? }))
+        Some(Box::new(Self { info: info.clone(), stamp: FetchStamp::of(info)? }))
     }
 
-    /// The condition of a question: an answer is wanted only if the object changed.
+    /// The condition of a request: an answer is wanted only if the object changed.
     fn condition(&self) -> (&'static str, String) {
         let attributes = &self.info.attributes;
         match attributes.system.get(WEAK_ETAG).map(String::as_str) {
@@ -81,9 +82,9 @@ impl Base {
     }
 }
 
-impl Plan {
+impl FillTarget {
     fn segments(&self) -> u32 {
-        // `question` refuses objects with more segments than an upload has parts.
+        // `first_request` refuses objects with more segments than an upload has parts.
         self.info.size.div_ceil(self.segment_bytes).max(1) as u32
     }
 
@@ -116,7 +117,7 @@ pub(crate) enum FillEnd {
 
 /// An object being fetched.
 pub(crate) struct Fill {
-    site: Arc<Site>,
+    bucket_state: Arc<BucketState>,
     key: String,
     /// The client whose request began it.
     client: Arc<str>,
@@ -131,9 +132,14 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    pub(crate) fn new(site: Arc<Site>, key: &str, client: Arc<str>, base: Option<Box<Base>>) -> Arc<Self> {
+    pub(crate) fn new(
+        bucket_state: Arc<BucketState>,
+        key: &str,
+        client: Arc<str>,
+        base: Option<Box<Base>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            site,
+            bucket_state,
             key: key.to_owned(),
             client,
             base,
@@ -150,7 +156,8 @@ impl Fill {
 
     fn condition(&self) -> FillCondition {
         let version = self.base.as_ref().map(|base| base.info.version);
-        let ignored = self.site.has(Sabotage::CommitWithoutCondition) || self.site.has(Sabotage::CommitChecksFirst);
+        let ignored = self.bucket_state.has(Sabotage::CommitWithoutCondition)
+            || self.bucket_state.has(Sabotage::CommitChecksFirst);
         let attached = if ignored { Arc::new(AtomicBool::new(true)) } else { self.attached.clone() };
         FillCondition { version, attached }
     }
@@ -179,10 +186,10 @@ impl Fill {
     /// answers may not be used by later requests.
     pub(crate) fn join(self: &Arc<Self>, opening: Opening) -> Option<Holder> {
         let mut state = self.state.lock();
-        if state.end.is_some() || !self.is_attached() && !self.site.has(Sabotage::DetachedJoined) {
+        if state.end.is_some() || !self.is_attached() && !self.bucket_state.has(Sabotage::DetachedJoined) {
             return None;
         }
-        if state.mark.is_some_and(|mark| !mark.is_shared(self.site.moment())) {
+        if state.stamp.is_some_and(|stamp| !stamp.is_shared(self.bucket_state.moment())) {
             // Too old for this request. The readers that are there keep it.
             drop(state);
             self.detach();
@@ -191,13 +198,13 @@ impl Fill {
         let id = state.add_holder(opening != Opening::Head);
         drop(state);
         self.work.notify_one();
-        Some(Holder { fill: self.clone(), id, joined: self.site.moment() })
+        Some(Holder { fill: self.clone(), id, joined: self.bucket_state.moment() })
     }
 
     /// Fetches the object, until it is stored or nothing more is wanted.
     pub(crate) async fn run(self: &Arc<Self>, opening: Opening) {
-        let begun = self.site.env.now();
-        let end = match self.site.bucket_gates.fills.enter(&self.client, FILL_WAIT).await {
+        let begun = self.bucket_state.env.now();
+        let end = match self.bucket_state.bucket_gates.fills.enter(&self.client, FILL_WAIT).await {
             Ok(_pass) if self.is_wanted() => {
                 FirstRequest(self).fetch_all(opening).await.unwrap_or_else(FillEnd::Failed)
             }
@@ -205,8 +212,8 @@ impl Fill {
             Err(refused) => FillEnd::Failed(busy(&refused)),
         };
         if matches!(end, FillEnd::Stored(_)) {
-            self.site.counters.stored();
-            self.site.gates.fill_us.add_us(self.site.env.now().saturating_sub(begun));
+            self.bucket_state.counters.stored();
+            self.bucket_state.gates.fill_us.add_us(self.bucket_state.env.now().saturating_sub(begun));
         }
         self.close(end).await;
     }
@@ -222,7 +229,8 @@ impl Fill {
         let (upload, room, keep, _promise) = {
             let mut state = self.state.lock();
             let changed = matches!(end, FillEnd::Failed(EdgeError::Changed));
-            let resumable = self.is_attached() && !changed && state.plan.as_ref().is_some_and(|p| p.if_match.is_some());
+            let resumable =
+                self.is_attached() && !changed && state.target.as_ref().is_some_and(|p| p.if_match.is_some());
             let stored = state.stored_bytes();
             let mut room = state.room.take();
             if let Some(room) = &mut room {
@@ -233,20 +241,20 @@ impl Fill {
             // Slow readers keep the fill, but not its memory.
             state.release_memory();
             let upload = state.upload.take().filter(|_| !whole);
-            (upload, room, resumable && stored > 0, state.promise.take())
+            (upload, room, resumable && stored > 0, state.reservation.take())
         };
         self.progress.notify_waiters();
         let (Some(upload), Some(room)) = (upload, room) else { return };
-        self.site.inventory.stopped.lock().insert(upload.clone(), StoppedFill { key: self.key.clone(), room });
+        self.bucket_state.inventory.stopped.lock().insert(upload.clone(), StoppedFill { key: self.key.clone(), room });
         if !keep {
             self.abort(&upload).await;
         }
     }
 
     async fn abort(&self, upload: &str) {
-        if let Err(error) = self.site.abort_stopped(&self.key, upload).await {
+        if let Err(error) = self.bucket_state.abort_stopped(&self.key, upload).await {
             // The sweep tries again.
-            tracing::debug!(bucket = %self.site.options.bucket, key = %self.key, %error, "a fill was not aborted");
+            tracing::debug!(bucket = %self.bucket_state.options.bucket, key = %self.key, %error, "a fill was not aborted");
         }
     }
 }
@@ -261,20 +269,20 @@ pub(crate) struct Holder {
 impl Holder {
     /// Waits until the headers are known. An end without headers, or of a fill that has nothing to
     /// offer any more, is an error.
-    pub(crate) async fn plan(&self) -> Result<Arc<Plan>, FillEnd> {
+    pub(crate) async fn target(&self) -> Result<Arc<FillTarget>, FillEnd> {
         loop {
             let progress = self.fill.progress.notified();
             tokio::pin!(progress);
             progress.as_mut().enable();
             {
                 let state = self.fill.state.lock();
-                let answered = state.plan.is_some() || state.end.is_some();
-                if answered && state.mark.is_some_and(|mark| !mark.is_shared(self.joined)) {
-                    // The question was sent too long before this request.
+                let answered = state.target.is_some() || state.end.is_some();
+                if answered && state.stamp.is_some_and(|stamp| !stamp.is_shared(self.joined)) {
+                    // The origin was asked too long before this request.
                     return Err(FillEnd::Stopped);
                 }
-                match (&state.plan, &state.end) {
-                    (Some(plan), None | Some(FillEnd::Stored(_))) => return Ok(plan.clone()),
+                match (&state.target, &state.end) {
+                    (Some(target), None | Some(FillEnd::Stored(_))) => return Ok(target.clone()),
                     (_, Some(end)) => return Err(end.clone()),
                     (None, None) if !self.fill.is_attached() => return Err(FillEnd::Stopped),
                     (None, None) => {}
@@ -284,11 +292,11 @@ impl Holder {
         }
     }
 
-    /// The headers, also of a fill that ended because only they were wanted. `None` if the question
-    /// was sent too long before this request.
-    pub(crate) fn seen(&self) -> Option<Arc<Plan>> {
+    /// The headers, also of a fill that ended because only they were wanted. `None` if the origin
+    /// was asked too long before this request.
+    pub(crate) fn seen(&self) -> Option<Arc<FillTarget>> {
         let state = self.fill.state.lock();
-        state.plan.clone().filter(|_| state.mark.is_some_and(|mark| mark.is_shared(self.joined)))
+        state.target.clone().filter(|_| state.stamp.is_some_and(|stamp| stamp.is_shared(self.joined)))
     }
 }
 

@@ -10,14 +10,14 @@ use steadfast_flow::Pass;
 use steadfast_store::{ObjectInfo, ObjectReader, StoreError};
 
 use super::state::Segment;
-use super::{FillEnd, Holder, Plan};
+use super::{FillEnd, FillTarget, Holder};
 use crate::error::EdgeError;
 use crate::sabotage::Sabotage;
 
 /// Reads an object while it is fetched. It stays with this version of the object.
 pub struct FillReader {
     holder: Holder,
-    plan: Arc<Plan>,
+    target: Arc<FillTarget>,
     /// The place among the requests that wait, until the first bytes.
     waiting: Option<Pass>,
 }
@@ -41,18 +41,18 @@ struct Cursor {
 }
 
 impl FillReader {
-    pub(crate) fn new(holder: Holder, plan: Arc<Plan>, waiting: Option<Pass>) -> Self {
-        Self { holder, plan, waiting }
+    pub(crate) fn new(holder: Holder, target: Arc<FillTarget>, waiting: Option<Pass>) -> Self {
+        Self { holder, target, waiting }
     }
 
     /// The object's description.
     pub fn info(&self) -> &ObjectInfo {
-        &self.plan.info
+        &self.target.info
     }
 
     /// The bytes of `range`, cut to the object's size. The stream ends after an error.
     pub fn stream(self, range: Range<u64>) -> impl Stream<Item = Result<Bytes, EdgeError>> + Send + use<> + 'static {
-        let size = self.plan.info.size;
+        let size = self.target.info.size;
         let left = range.start.min(size)..range.end.min(size);
         let cursor = Cursor { reader: self, left, stored: None };
         stream::try_unfold(cursor, async |mut cursor| Ok(cursor.next().await?.map(|piece| (piece, cursor))))
@@ -60,7 +60,7 @@ impl FillReader {
 
     fn place(&self, at: u64) -> Result<Place, EdgeError> {
         let fill = &self.holder.fill;
-        let segment = self.plan.segment_of(at);
+        let segment = self.target.segment_of(at);
         let mut state = fill.state.lock();
         match &state.end {
             Some(FillEnd::Stored(reader)) => return Ok(Place::Object(reader.clone())),
@@ -71,7 +71,7 @@ impl FillReader {
         if state.want(self.holder.id, segment) {
             fill.work.notify_one();
         }
-        let offset = at - self.plan.range(segment).start;
+        let offset = at - self.target.range(segment).start;
         Ok(match (&state.segments[segment as usize], &state.upload) {
             (Segment::Fetching(received), _) => received.at(offset).map_or(Place::Later, Place::Memory),
             (Segment::Stored, Some(upload)) => Place::Segment(upload.clone(), segment),
@@ -95,8 +95,8 @@ impl Cursor {
             tokio::pin!(progress);
             progress.as_mut().enable();
             let mut place = self.reader.place(self.left.start);
-            if place.is_err() && fill.site.has(Sabotage::ReaderTakesNext) {
-                let next = fill.site.store.at(&fill.site.options.bucket, &fill.key).reader().await;
+            if place.is_err() && fill.bucket_state.has(Sabotage::ReaderTakesNext) {
+                let next = fill.bucket_state.store.at(&fill.bucket_state.options.bucket, &fill.key).reader().await;
                 let next = next.ok().filter(|next| next.info().size >= self.left.end);
                 place = next.map_or(place, |next| Ok(Place::Object(Arc::new(next))));
             }
@@ -107,15 +107,15 @@ impl Cursor {
                     self.stored = Some(reader.stream(self.left.clone()).boxed());
                 }
                 Place::Segment(upload, segment) => {
-                    let range = self.reader.plan.range(segment);
+                    let range = self.reader.target.range(segment);
                     let within = self.left.start - range.start..self.left.end.min(range.end) - range.start;
-                    let (store, bucket) = (&fill.site.store, &fill.site.options.bucket);
+                    let (store, bucket) = (&fill.bucket_state.store, &fill.bucket_state.options.bucket);
                     match store.at(bucket, &fill.key).fill(&upload).reader(segment as u16 + 1).await {
                         Ok(reader) => self.stored = Some(reader.stream(within).boxed()),
                         // The commit of the object has just ended the upload.
                         Err(StoreError::NoSuchKey) => {
-                            let limit = fill.site.options.timeout;
-                            fill.site.env.timeout(limit, progress).await.ok_or(EdgeError::Changed)?;
+                            let limit = fill.bucket_state.options.timeout;
+                            fill.bucket_state.env.timeout(limit, progress).await.ok_or(EdgeError::Changed)?;
                         }
                         Err(error) => return Err(error.into()),
                     }

@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use steadfast_flow::Permit;
 use steadfast_store::ObjectWriter;
 
-use super::{FillEnd, Plan};
+use super::{FillEnd, FillTarget};
 use crate::error::EdgeError;
-use crate::fresh::Mark;
+use crate::fresh::FetchStamp;
 use crate::options::FillMode;
-use crate::space::{Promise, Room};
+use crate::space::{Reservation, Room};
 
 /// Segments that are fetched ahead of each reader.
 const AHEAD: u32 = 2;
@@ -91,15 +91,15 @@ pub(super) enum Step {
 
 #[derive(Default)]
 pub(super) struct FillState {
-    pub(super) plan: Option<Arc<Plan>>,
+    pub(super) target: Option<Arc<FillTarget>>,
     /// When the origin was last asked about this version.
-    pub(super) mark: Option<Mark>,
+    pub(super) stamp: Option<FetchStamp>,
     /// The internal upload of a fill of several segments.
     pub(super) upload: Option<String>,
     /// The room of its segments.
     pub(super) room: Option<Room>,
     /// The space that all of it will need.
-    pub(super) promise: Option<Promise>,
+    pub(super) reservation: Option<Reservation>,
     pub(super) segments: Vec<Segment>,
     /// For an object of one segment, what commits it.
     pub(super) writer: Option<ObjectWriter>,
@@ -140,23 +140,23 @@ impl FillState {
     }
 
     /// Takes over the plan, and the segments that an earlier fill has stored.
-    pub(super) fn set_plan(&mut self, plan: Arc<Plan>, mark: Mark, stored: &[u16]) {
-        self.mark = Some(mark);
-        self.segments = (0..plan.segments()).map(|_| Segment::Missing).collect();
+    pub(super) fn set_plan(&mut self, target: Arc<FillTarget>, stamp: FetchStamp, stored: &[u16]) {
+        self.stamp = Some(stamp);
+        self.segments = (0..target.segments()).map(|_| Segment::Missing).collect();
         for number in stored {
             if let Some(segment) = self.segments.get_mut(usize::from(*number).wrapping_sub(1)) {
                 *segment = Segment::Stored;
                 self.complete += 1;
             }
         }
-        self.plan = Some(plan);
+        self.target = Some(target);
     }
 
     /// Bytes of the segments that are stored, or may be soon.
     pub(super) fn stored_bytes(&self) -> u64 {
-        let Some(plan) = &self.plan else { return 0 };
+        let Some(target) = &self.target else { return 0 };
         let stored = (0..).zip(&self.segments).filter(|(_, segment)| !matches!(segment, Segment::Missing));
-        stored.map(|(number, _)| plan.range(number)).map(|range| range.end - range.start).sum()
+        stored.map(|(number, _)| target.range(number)).map(|range| range.end - range.start).sum()
     }
 
     /// Frees the memory of segments, once the fill has ended.

@@ -1,6 +1,6 @@
 //! How long an object that was fetched may be served.
 //!
-//! Age counts from the moment when the question was sent (RFC 9111, section 4.2.3). It is measured
+//! Age counts from the moment when the request was sent (RFC 9111, section 4.2.3). It is measured
 //! with the monotonic clock, so it is unknown after a restart: the first use then asks the origin.
 
 mod headers;
@@ -25,8 +25,8 @@ const SHARED_MS: u64 = 1000;
 /// milliseconds. The attribute [`CACHED`] has it; an object without one is neither revalidated nor
 /// evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
-    /// The process that sent the question.
+pub(crate) struct FetchStamp {
+    /// The process that sent the request.
     run: u64,
     /// When it sent it, by the monotonic clock, earlier by the age that the answer had already.
     sent_ms: i64,
@@ -51,9 +51,9 @@ pub(crate) struct Moment {
 
 /// How an object that is stored may be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Freshness {
     /// A client wrote it.
-    Own,
+    LocalWrite,
     /// Without asking the origin.
     Fresh,
     /// At once, while the origin is queried.
@@ -75,8 +75,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Mark {
-    /// The mark of an answer whose question was sent at `asked`.
+impl FetchStamp {
+    /// The stamp of an answer whose request was sent at `asked`.
     pub(crate) fn new(options: &EdgeBucket, headers: &CacheHeaders, sent: Moment) -> Self {
         let lifetime_ms = match (options.fresh, headers.lifetime_ms) {
             (Fresh::Forever, _) => u64::MAX,
@@ -99,7 +99,7 @@ impl Mark {
         }
     }
 
-    /// The attribute that keeps the mark.
+    /// The attribute that keeps the stamp.
     pub(crate) fn attribute(&self) -> (String, String) {
         let Self { run, sent_ms, wall_ms, lifetime_ms, while_revalidate_ms, if_error_ms, origin } = self;
         let mut text = format!("{run} {sent_ms} {wall_ms} {lifetime_ms} {while_revalidate_ms} {if_error_ms}");
@@ -109,7 +109,7 @@ impl Mark {
         (CACHED.to_owned(), text)
     }
 
-    /// The mark of an object; `None` for one that a client wrote.
+    /// The stamp of an object; `None` for one that a client wrote.
     pub(crate) fn of(info: &ObjectInfo) -> Option<Self> {
         let mut numbers = info.attributes.system.get(CACHED)?.split(' ');
         Some(Self {
@@ -123,14 +123,14 @@ impl Mark {
         })
     }
 
-    /// The mark after the origin said that nothing changed. What it does not say again stays.
+    /// The stamp after the origin said that nothing changed. What it does not say again stays.
     pub(crate) fn renewed(&self, options: &EdgeBucket, headers: &CacheHeaders, sent: Moment) -> Self {
-        let mark = Self::new(options, headers, sent);
+        let stamp = Self::new(options, headers, sent);
         if headers.lifetime_ms.is_some() {
-            return mark;
+            return stamp;
         }
         let Self { lifetime_ms, while_revalidate_ms, if_error_ms, .. } = *self;
-        Self { lifetime_ms, while_revalidate_ms, if_error_ms, ..mark }
+        Self { lifetime_ms, while_revalidate_ms, if_error_ms, ..stamp }
     }
 
     /// Whether the object is of the origin that the bucket has now.
@@ -144,32 +144,32 @@ impl Mark {
         (self.run == at.run).then(|| u64::try_from(now.saturating_sub(self.sent_ms)).unwrap_or(0))
     }
 
-    /// The mark of an answer that there is no such object. It does not count for ever, even if
+    /// The stamp of an answer that there is no such object. It does not count for ever, even if
     /// objects do.
     pub(crate) fn missing(options: &EdgeBucket, sent: Moment) -> Self {
         let lifetime_ms = millis(options.negative);
         Self { lifetime_ms, ..Self::new(options, &CacheHeaders::default(), sent) }
     }
 
-    /// Whether a request that came at this moment may use the answer to a question of another one.
+    /// Whether a request that came at this moment may use the answer that another one waits for.
     pub(crate) fn is_shared(&self, at: Moment) -> bool {
         self.age_ms(at).is_some_and(|age| age <= self.lifetime_ms.max(SHARED_MS))
     }
 
-    pub(crate) fn standing(&self, at: Moment) -> Standing {
+    pub(crate) fn freshness(&self, at: Moment) -> Freshness {
         if self.lifetime_ms == u64::MAX {
-            return Standing::Fresh;
+            return Freshness::Fresh;
         }
         if let Some(age) = self.age_ms(at) {
             if age < self.lifetime_ms {
-                return Standing::Fresh;
+                return Freshness::Fresh;
             }
             if age < self.lifetime_ms.saturating_add(self.while_revalidate_ms) {
-                return Standing::WhileRevalidate;
+                return Freshness::WhileRevalidate;
             }
         }
         let age = self.age_ms(at).unwrap_or_else(|| at.wall_ms.saturating_sub(self.wall_ms));
-        Standing::Stale { if_error: age < self.lifetime_ms.saturating_add(self.if_error_ms) && self.if_error_ms > 0 }
+        Freshness::Stale { if_error: age < self.lifetime_ms.saturating_add(self.if_error_ms) && self.if_error_ms > 0 }
     }
 }
 
@@ -192,16 +192,16 @@ mod tests {
         let mut options = bucket();
         options.stale_if_error = Duration::from_secs(1000);
         let headers = CacheHeaders { while_revalidate_ms: 5000, ..lasting(60) };
-        let mark = Mark::new(&options, &headers, at(1, 100, 5000));
-        assert_eq!(mark.standing(at(1, 100, 0)), Standing::Fresh);
-        assert_eq!(mark.standing(at(1, 159, 0)), Standing::Fresh);
-        assert_eq!(mark.standing(at(1, 160, 0)), Standing::WhileRevalidate);
-        assert_eq!(mark.standing(at(1, 165, 0)), Standing::Stale { if_error: true });
-        assert_eq!(mark.standing(at(1, 1160, 0)), Standing::Stale { if_error: false });
+        let stamp = FetchStamp::new(&options, &headers, at(1, 100, 5000));
+        assert_eq!(stamp.freshness(at(1, 100, 0)), Freshness::Fresh);
+        assert_eq!(stamp.freshness(at(1, 159, 0)), Freshness::Fresh);
+        assert_eq!(stamp.freshness(at(1, 160, 0)), Freshness::WhileRevalidate);
+        assert_eq!(stamp.freshness(at(1, 165, 0)), Freshness::Stale { if_error: true });
+        assert_eq!(stamp.freshness(at(1, 1160, 0)), Freshness::Stale { if_error: false });
         // The monotonic clock of another process says nothing.
-        assert_eq!(mark.standing(at(2, 100, 5000)), Standing::Stale { if_error: true });
-        assert_eq!(mark.standing(at(2, 100, 6060)), Standing::Stale { if_error: false });
-        assert_eq!(mark.standing(at(2, 100, 4000)), Standing::Stale { if_error: true });
+        assert_eq!(stamp.freshness(at(2, 100, 5000)), Freshness::Stale { if_error: true });
+        assert_eq!(stamp.freshness(at(2, 100, 6060)), Freshness::Stale { if_error: false });
+        assert_eq!(stamp.freshness(at(2, 100, 4000)), Freshness::Stale { if_error: true });
     }
 
     #[test]
@@ -209,30 +209,30 @@ mod tests {
         let (mut options, sent) = (bucket(), at(1, 0, 0));
         let none = CacheHeaders::default();
         options.fresh = Fresh::Fallback(Duration::from_secs(10));
-        assert_eq!(Mark::new(&options, &none, sent).standing(at(1, 9, 9)), Standing::Fresh);
-        assert_ne!(Mark::new(&options, &lasting(5), sent).standing(at(1, 6, 6)), Standing::Fresh);
+        assert_eq!(FetchStamp::new(&options, &none, sent).freshness(at(1, 9, 9)), Freshness::Fresh);
+        assert_ne!(FetchStamp::new(&options, &lasting(5), sent).freshness(at(1, 6, 6)), Freshness::Fresh);
         options.fresh = Fresh::Forever;
-        assert_eq!(Mark::new(&options, &lasting(0), sent).standing(at(9, 0, 0)), Standing::Fresh);
+        assert_eq!(FetchStamp::new(&options, &lasting(0), sent).freshness(at(9, 0, 0)), Freshness::Fresh);
         options.fresh = Fresh::Origin;
-        assert_ne!(Mark::new(&options, &none, sent).standing(sent), Standing::Fresh);
+        assert_ne!(FetchStamp::new(&options, &none, sent).freshness(sent), Freshness::Fresh);
         let old = CacheHeaders { heuristic_ms: Some(u64::MAX), ..none };
-        assert_eq!(Mark::new(&options, &old, sent).standing(at(1, 24 * 3600 - 1, 0)), Standing::Fresh);
-        assert_ne!(Mark::new(&options, &old, sent).standing(at(1, 24 * 3600, 0)), Standing::Fresh);
+        assert_eq!(FetchStamp::new(&options, &old, sent).freshness(at(1, 24 * 3600 - 1, 0)), Freshness::Fresh);
+        assert_ne!(FetchStamp::new(&options, &old, sent).freshness(at(1, 24 * 3600, 0)), Freshness::Fresh);
     }
 
     #[test]
     fn the_age_that_an_answer_had_counts() {
         let headers = CacheHeaders { age_ms: 50_000, ..lasting(60) };
-        let mark = Mark::new(&bucket(), &headers, at(1, 10, 100));
-        assert_eq!(mark.age_ms(at(1, 10, 0)), Some(50_000));
-        assert_eq!(mark.standing(at(1, 19, 0)), Standing::Fresh);
-        assert_ne!(mark.standing(at(1, 20, 0)), Standing::Fresh);
+        let stamp = FetchStamp::new(&bucket(), &headers, at(1, 10, 100));
+        assert_eq!(stamp.age_ms(at(1, 10, 0)), Some(50_000));
+        assert_eq!(stamp.freshness(at(1, 19, 0)), Freshness::Fresh);
+        assert_ne!(stamp.freshness(at(1, 20, 0)), Freshness::Fresh);
     }
 
     #[test]
     fn a_mark_is_read_as_it_was_written() {
         let headers = CacheHeaders { while_revalidate_ms: 7, age_ms: 3, if_error_ms: Some(9), ..lasting(60) };
-        let mark = Mark::new(&bucket(), &headers, at(u64::MAX, 10, 100));
+        let stamp = FetchStamp::new(&bucket(), &headers, at(u64::MAX, 10, 100));
         let mut info = ObjectInfo {
             key: String::new(),
             size: 0,
@@ -241,15 +241,15 @@ mod tests {
             attributes: steadfast_store::Attributes::default(),
             part_count: 0,
         };
-        assert_eq!(Mark::of(&info), None);
-        info.attributes.system.extend([mark.attribute()]);
-        assert_eq!(Mark::of(&info), Some(mark));
+        assert_eq!(FetchStamp::of(&info), None);
+        info.attributes.system.extend([stamp.attribute()]);
+        assert_eq!(FetchStamp::of(&info), Some(stamp));
         let mut other = bucket();
         other.origin = OriginAddress::Http { url: "http://127.0.0.2".into(), headers: Vec::new() };
-        assert!(mark.is_of(&bucket()) && !mark.is_of(&other));
+        assert!(stamp.is_of(&bucket()) && !stamp.is_of(&other));
         info.attributes.system.insert(CACHED.into(), "1 2 3 4 5 6".into());
-        assert!(Mark::of(&info).is_some_and(|mark| mark.is_of(&other) && mark.if_error_ms == 6));
+        assert!(FetchStamp::of(&info).is_some_and(|stamp| stamp.is_of(&other) && stamp.if_error_ms == 6));
         info.attributes.system.insert(CACHED.into(), "nonsense".into());
-        assert!(Mark::of(&info).is_some_and(|mark| mark.standing(at(1, 1, 1)) != Standing::Fresh));
+        assert!(FetchStamp::of(&info).is_some_and(|stamp| stamp.freshness(at(1, 1, 1)) != Freshness::Fresh));
     }
 }

@@ -14,14 +14,14 @@ pub(crate) use client::Client;
 pub(crate) use description::{Description, MADE_TAG, Tag, unsatisfied_size};
 pub use listing::{ListedObject, OriginPage};
 
-/// What is wrong with a range in answer to a question without one.
+/// What is wrong with a range in answer to a request without one.
 pub(crate) const NOT_WHOLE: &str = "it is a range, and the whole object was wanted";
 
 /// The bytes of an answer. An error means that the connection broke, or that the answer is not as
 /// long as it said.
 pub type OriginBody = BoxStream<'static, Result<Bytes, String>>;
 
-/// A question to an origin.
+/// A request to an origin.
 #[derive(Debug, Clone, Default)]
 pub struct OriginRequest {
     /// Whether only the headers are wanted.
@@ -44,7 +44,7 @@ pub struct OriginAnswer {
 
 /// A server that objects can be fetched from.
 pub trait Origin: Send + Sync + 'static {
-    /// Sends a question. Completes with the head of the answer. It has no timeout: the caller sets
+    /// Sends a request. Completes with the head of the answer. It has no timeout: the caller sets
     /// one.
     ///
     /// # Errors

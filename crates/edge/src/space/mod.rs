@@ -1,9 +1,9 @@
 //! The space of an edge bucket: its bound, and what of it is in use.
 //!
-//! Before a fill begins, the space is [`Promise`]d that all of its object will need, so that the
-//! objects being fetched fit together. Before a segment is fetched, the fill takes a [`Room`] of
-//! its size; `evict` deletes what was not used for long until there is one. So the bytes in use,
-//! those of fills included, never exceed the bound.
+//! Before a fill begins, it makes a [`Reservation`] of the space that all of its object will need,
+//! so that the objects being fetched fit together. Before a segment is fetched, the fill takes a
+//! [`Room`] of its size; `evict` deletes what was not used for long until there is one. So the bytes
+//! in use, those of fills included, never exceed the bound.
 
 mod last_use;
 
@@ -42,12 +42,12 @@ struct Usage {
     /// Bytes of rooms: the segments of fills that are running or have stopped.
     rooms: u64,
     /// Bytes of the objects being fetched.
-    promised: u64,
+    reserved: u64,
     /// Bytes that segments wait for.
     wanted: u64,
     /// Largest sum of `objects` and `rooms` that the pool allows.
     pool_limit: u64,
-    /// Most bytes that may be promised, because eviction frees nothing.
+    /// Most bytes that may be reserved, because eviction frees nothing.
     pool_room: u64,
     /// Number of waits so far.
     waits: u64,
@@ -110,7 +110,7 @@ impl Inventory {
     }
 }
 
-/// See the module.
+/// The bound of a bucket, and the bytes that count against it.
 pub(crate) struct Space {
     env: Env,
     /// The bound in bytes.
@@ -133,7 +133,7 @@ pub(crate) struct Room {
 }
 
 /// Bytes that a fill may take. Dropping it ends that.
-pub(crate) struct Promise {
+pub(crate) struct Reservation {
     space: Arc<Space>,
     bytes: u64,
 }
@@ -153,7 +153,7 @@ impl Space {
         let usage = Usage {
             objects: 0,
             rooms: 0,
-            promised: 0,
+            reserved: 0,
             wanted: 0,
             pool_limit: u64::MAX,
             pool_room: u64::MAX,
@@ -240,21 +240,21 @@ impl Space {
 
     /// Admits an object of this size, unless it and the others being fetched are too large together
     /// or nothing can be evicted.
-    pub(crate) fn promise(self: &Arc<Self>, bytes: u64) -> Result<Promise, NoSpace> {
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, NoSpace> {
         let mut usage = self.usage.lock();
         let limit = self.limit(&usage);
         if !matches!(usage.count, Count::Done) {
             return Err(NoSpace);
         }
-        if usage.promised.saturating_add(bytes) > limit.min(usage.pool_room) {
+        if usage.reserved.saturating_add(bytes) > limit.min(usage.pool_room) {
             return Err(NoSpace);
         }
         if usage.failed > 0 && usage.used().saturating_add(bytes) > limit {
             self.low.notify_one();
             return Err(NoSpace);
         }
-        usage.promised += bytes;
-        Ok(Promise { space: self.clone(), bytes })
+        usage.reserved += bytes;
+        Ok(Reservation { space: self.clone(), bytes })
     }
 
     /// Takes room for a segment, and waits until objects are evicted if there is none.
@@ -315,7 +315,7 @@ impl Space {
     }
 
     /// Adds the room of segments that an earlier run of the server has stored.
-    pub(crate) fn found(self: &Arc<Self>, bytes: u64) -> Room {
+    pub(crate) fn account(self: &Arc<Self>, bytes: u64) -> Room {
         self.usage.lock().rooms += bytes;
         Room { space: self.clone(), bytes }
     }
@@ -364,11 +364,11 @@ impl Drop for Room {
     }
 }
 
-impl Drop for Promise {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut usage = self.space.usage.lock();
-        assert!(usage.promised >= self.bytes, "a promise was not counted");
-        usage.promised -= self.bytes;
+        assert!(usage.reserved >= self.bytes, "a reservation was not counted");
+        usage.reserved -= self.bytes;
     }
 }
 
@@ -390,7 +390,7 @@ mod tests {
         space.count(|_| Ok::<_, ()>((0, None))).expect("counted");
         let admits = |pinned_bytes, bytes| {
             space.set_pool(PoolSpace { capacity_bytes: 1000, live_bytes: 800, pinned_bytes });
-            space.promise(bytes).is_ok()
+            space.reserve(bytes).is_ok()
         };
         // Eviction frees space.
         assert!(admits(0, 50) && admits(70, 50) && !admits(0, 51));

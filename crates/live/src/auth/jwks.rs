@@ -92,7 +92,7 @@ pub(super) struct FetchCounters {
     pub(super) refused: AtomicU64,
 }
 
-/// The keys of one endpoint. See the module.
+/// The keys of one endpoint, and when they are fetched again.
 pub(super) struct Jwks {
     /// The section of the configuration.
     place: &'static str,

@@ -22,7 +22,7 @@ use crate::metrics::ProxyStatus;
 /// that no fetch has filled.
 pub(super) const SETS_MAX: usize = 64;
 
-/// The key sets. See the module.
+/// The key sets of one section of the configuration, by their URL.
 pub(super) struct KeySets {
     place: &'static str,
     pub(super) endpoint: JwksEndpoint,

@@ -15,7 +15,7 @@ use crate::answer::AnswerPermit;
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
 use crate::node::{Node, VERSION};
 use crate::options::{SubscribeOptions, bytes_of, info_of};
-use crate::partition::{Place, SessionId, SessionMessage};
+use crate::partition::{SessionId, SessionMessage, SubscriptionStart};
 use crate::protocol::Transport;
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
@@ -62,7 +62,7 @@ struct FirstSubscriptions {
     /// The results, for the client.
     results: Vec<Subscribed>,
     /// The subscriptions, for the worker.
-    subscribed: Vec<Place>,
+    subscribed: Vec<SubscriptionStart>,
     /// The permits of the results.
     permits: Vec<Arc<Permit>>,
 }
@@ -277,7 +277,7 @@ impl Login<'_> {
     ) -> Result<(), Refused> {
         for channel in request.subs.keys() {
             let options = self.node.rules.config.namespace_of(channel).ok_or(Refused::End(codes::BAD_PROTOCOL))?;
-            let decides = self.node.rules.named(channel).is_ok()
+            let decides = self.node.rules.client_namespace(channel).is_ok()
                 && !options.subscribe_proxy_enabled
                 && !self.node.rules.is_private(channel);
             if decides && self.node.rules.permits(options, channel, user) {
@@ -302,16 +302,16 @@ impl Login<'_> {
             // As in Centrifugo, such a subscription has no filter.
             let request = SubscribeRequest { channel: channel.clone(), tf: None, ..asks };
             match self.subscribe_first(caller, request, &terms).await {
-                Ok((place, answer, permit)) => {
+                Ok((start, answer, permit)) => {
                     made.permits.extend(permit);
-                    made.subscribed.push(place);
+                    made.subscribed.push(start);
                     made.results.push(Subscribed { channel, result: answer });
                 }
                 Err(refused) => {
-                    for place in made.subscribed {
+                    for start in made.subscribed {
                         self.node.partitions.send_to_session(
                             caller.session,
-                            SessionMessage::NotSubscribed(place.channel, place.attempt),
+                            SessionMessage::NotSubscribed(start.channel, start.attempt),
                         );
                     }
                     return Err(refused);
@@ -327,16 +327,16 @@ impl Login<'_> {
         caller: Caller<'_>,
         request: SubscribeRequest,
         terms: &SubscribeOptions,
-    ) -> Result<(Place, SubscribeResult, AnswerPermit), Refused> {
+    ) -> Result<(SubscriptionStart, SubscribeResult, AnswerPermit), Refused> {
         let options = terms.of(self.node.rules.namespace(&request.channel)?);
         let mut kind = kind_of(&options, &request, Asks::ByServer);
         kind.info = terms.info().map_err(|e| nonsense(&e))?;
         kind.expires_ms = terms.expires_ms();
         let data = terms.data().map_err(|e| nonsense(&e))?;
         let mode = Mode { from_server: false, own_copy: true };
-        let PreparedSubscription { place, answer } =
+        let PreparedSubscription { start, answer } =
             Subscriber(caller).subscribe(&options, request, kind, mode).await?;
-        Ok((place, SubscribeResult { data, ..answer.result.clone() }, answer.permit.clone()))
+        Ok((start, SubscribeResult { data, ..answer.result.clone() }, answer.permit.clone()))
     }
 
     pub(super) async fn refresh(

@@ -212,7 +212,7 @@ impl Caller<'_> {
         } else if let Some(request) = command.sub_refresh {
             return Subscriber(self).refresh(reply, request, subscribed).await;
         } else if let Some(ChannelRequest { channel }) = command.presence {
-            let options = node.rules.named(&channel)?;
+            let options = node.rules.client_namespace(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), subscribed)?;
             let limit = node.rules.config.client.history_max_publication_limit.max(10_000);
             let (presence, permit) = node.members.clients_of(&channel, limit, self.address()).await?;
@@ -221,11 +221,11 @@ impl Caller<'_> {
                 .send_to_session(self.session, SessionMessage::Answer(Box::new(reply), vec![Arc::new(permit)]));
             return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
-            let options = node.rules.named(&channel)?;
+            let options = node.rules.client_namespace(&channel)?;
             self.may_ask(options.presence, options.presence_permission(), subscribed)?;
             reply.presence_stats = Some(node.members.counts(&channel).await?);
         } else if let Some(request) = command.history {
-            let options = node.rules.named(&request.channel)?;
+            let options = node.rules.client_namespace(&request.channel)?;
             self.may_ask(options.has_history(), options.history_permission(), subscribed)?;
             let most = node.rules.config.client.history_max_publication_limit;
             let mut page = node.histories.page(&request, most, self.address()).await?;
@@ -256,7 +256,7 @@ impl Caller<'_> {
         request: PublishRequest,
     ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, Refused> {
         let node = self.node;
-        let options = node.rules.named(&request.channel)?;
+        let options = node.rules.client_namespace(&request.channel)?;
         let (data, skip_history, proxied) = match options.publish_proxy_enabled {
             true => ProxyCalls(node)
                 .publish(self.identity, options, &request)

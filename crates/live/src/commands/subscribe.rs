@@ -17,7 +17,7 @@ use crate::filter;
 use crate::node::Node;
 use crate::options::{SubscribeOptions, Wanted};
 use crate::outgoing::{Form, drop_unencodable, from_stored, in_form};
-use crate::partition::{Place, SessionId, SessionMessage, SubscribeOutcome, SubscriptionKind};
+use crate::partition::{SessionId, SessionMessage, SubscribeOutcome, SubscriptionKind, SubscriptionStart};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult};
 use crate::protocol::{epoch_text, parse_epoch};
@@ -28,7 +28,7 @@ const REJECT_UNRECOVERED: i64 = 2;
 
 /// A subscription that lacks only the last step: the message to its session.
 pub(super) struct PreparedSubscription {
-    pub(super) place: Place,
+    pub(super) start: SubscriptionStart,
     pub(super) answer: Arc<SubscribeAnswer>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Subscriber<'a> {
         if !matches!(request.delta.as_str(), "" | "fossil") {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        let options = self.0.node.rules.named(&request.channel)?;
+        let options = self.0.node.rules.client_namespace(&request.channel)?;
         if request.kind != 0 {
             return Err(codes::PERMISSION_DENIED.into());
         }
@@ -171,7 +171,7 @@ impl<'a> Subscriber<'a> {
         let ttl = lasts.filter(|_| !refreshed);
         let own_copy = ttl.is_some() || !data.is_empty();
         let mode = Mode { from_server: false, own_copy };
-        let PreparedSubscription { place, mut answer } = self.subscribe(options, request, kind, mode).await?;
+        let PreparedSubscription { start, mut answer } = self.subscribe(options, request, kind, mode).await?;
         if own_copy {
             let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
@@ -180,7 +180,7 @@ impl<'a> Subscriber<'a> {
         self.0
             .node
             .partitions
-            .send_to_session(self.0.session, SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
+            .send_to_session(self.0.session, SessionMessage::Subscribed(start, SubscribeOutcome::Reply { id, answer }));
         Ok(())
     }
 
@@ -205,7 +205,7 @@ impl<'a> Subscriber<'a> {
         let data = wanted.options.data()?;
         let mode = Mode { from_server: true, own_copy: true };
         let made = self.subscribe(&options, request, kind, mode).await;
-        let PreparedSubscription { place, answer } = made.map_err(|refused| match refused {
+        let PreparedSubscription { start, answer } = made.map_err(|refused| match refused {
             Refused::Error(error) => error,
             Refused::End(_) => codes::INTERNAL,
         })?;
@@ -222,7 +222,7 @@ impl<'a> Subscriber<'a> {
         let permits = answer.permit.iter().cloned().collect();
         let outcome =
             SubscribeOutcome::Push { push: Box::new(push), missed: result.publications.clone(), permits, done };
-        self.0.node.partitions.send_to_session(self.0.session, SessionMessage::Subscribed(place, outcome));
+        self.0.node.partitions.send_to_session(self.0.session, SessionMessage::Subscribed(start, outcome));
         // A session that has ended sends no result.
         made.await.unwrap_or(Ok(()))
     }
@@ -258,7 +258,9 @@ impl<'a> Subscriber<'a> {
         let result = SubscribeResult { recoverable, positioned, delta, was_recovering, ..SubscribeResult::default() };
         let outcome = self.recover(&channel, options, &request, result, mode.own_copy).await;
         match outcome {
-            Ok((position, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, position }, answer }),
+            Ok((position, answer)) => {
+                Ok(PreparedSubscription { start: SubscriptionStart { channel, attempt, position }, answer })
+            }
             Err(refused) => {
                 self.0.node.partitions.send_to_session(self.0.session, SessionMessage::NotSubscribed(channel, attempt));
                 Err(refused)

@@ -61,7 +61,7 @@ pub struct Opened {
     /// Encoding, transport and origin of the connection.
     pub connection: ConnectionInfo,
     /// The connection permit, released when the connection ends.
-    pub place: Option<Box<dyn Send>>,
+    pub permit: Option<Box<dyn Send>>,
     /// Counts the connection among those of its address that have no connected session.
     pub unconnected: Option<Arc<Connection>>,
 }
@@ -109,7 +109,7 @@ pub enum SessionMessage {
         /// The reply for the client.
         reply: Box<Reply>,
         /// The subscriptions in the reply.
-        subscribed: Vec<Place>,
+        subscribed: Vec<SubscriptionStart>,
         /// The permits of the reply.
         permits: Vec<Arc<Permit>>,
     },
@@ -128,7 +128,7 @@ pub enum SessionMessage {
     },
     /// The subscription is made. Kept publications with a higher offset follow the answer. A
     /// refused attempt gets an error instead.
-    Subscribed(Place, SubscribeOutcome),
+    Subscribed(SubscriptionStart, SubscribeOutcome),
     /// The attempt to subscribe failed.
     NotSubscribed(Arc<str>, u64),
     /// The subscription has ended, or does not exist.
@@ -169,7 +169,7 @@ impl SessionMessage {
 }
 
 /// The start of a subscription.
-pub struct Place {
+pub struct SubscriptionStart {
     /// Name of the channel.
     pub channel: Arc<str>,
     /// Number of the attempt.

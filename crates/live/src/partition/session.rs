@@ -37,12 +37,12 @@ pub(super) struct Session {
     pub(super) due: Option<u64>,
     /// The session is in the worker's list of sessions with output.
     pub(super) dirty: bool,
-    _place: Option<Box<dyn Send>>,
+    _permit: Option<Box<dyn Send>>,
 }
 
 impl Session {
     pub(super) fn new(opened: Opened, generation: u32) -> Self {
-        let Opened { socket, connection, unconnected, place, .. } = opened;
+        let Opened { socket, connection, unconnected, permit, .. } = opened;
         Self {
             generation,
             socket: SessionSocket::new(socket),
@@ -56,7 +56,7 @@ impl Session {
             refreshing: false,
             due: None,
             dirty: false,
-            _place: place,
+            _permit: permit,
         }
     }
 
@@ -127,7 +127,7 @@ impl Session {
         self.commands.clear();
         (self.connection.headers, self.connection.session) = (None, None);
         self.identity = None;
-        (self.unconnected, self._place) = (None, None);
+        (self.unconnected, self._permit) = (None, None);
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let connection = ConnectionInfo::of(Encoding::Json, Transport::WebSocket);
-        let opened = Opened { socket, leftover: Vec::new(), connection, place: None, unconnected: None };
+        let opened = Opened { socket, leftover: Vec::new(), connection, permit: None, unconnected: None };
         let mut session = Session::new(opened, 0);
         assert_eq!(session.pinged(10), Some(10));
         assert_eq!((session.pinged(20), session.pinged(30)), (None, None), "a deadline is pending");

@@ -27,7 +27,7 @@ const ANSWER: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>S
 /// have sent the body.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// See the module.
+/// The S3 port of a node without disks.
 #[derive(Clone)]
 pub(super) struct FrontDoor {
     env: Env,

@@ -58,7 +58,7 @@ pub(crate) struct Flush {
 #[derive(Clone)]
 pub(crate) struct LedgerMoment(Vec<Vec<u64>>);
 
-/// See the module's documentation.
+/// The contents that each sector may have.
 pub(crate) struct Ledger {
     sectors: Vec<Sector>,
     next: u64,

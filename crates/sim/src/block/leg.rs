@@ -42,7 +42,7 @@ struct LegShared {
     departures: watch::Sender<u64>,
 }
 
-/// See the module's documentation. Clones share the leg.
+/// A simulated disk with its faults. Clones share the leg.
 #[derive(Clone)]
 pub(crate) struct FastLeg(Arc<LegShared>);
 

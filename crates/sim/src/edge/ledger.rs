@@ -60,7 +60,7 @@ pub(crate) struct ShownHead {
     pub(crate) age_s: Option<u64>,
 }
 
-/// See the module's documentation.
+/// What the origin had and sent, and what clients have seen.
 pub(crate) struct EdgeLedger {
     pub(crate) keys: Vec<OriginKey>,
     bucket: EdgeBucket,

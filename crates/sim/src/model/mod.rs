@@ -95,7 +95,7 @@ pub enum Order {
 /// What a reader saw of a key: tag and version, or no object.
 pub type Seen = Option<(u64, Lsn)>;
 
-/// The model. See the module.
+/// The writes that were requested and acknowledged, by key.
 #[derive(Clone, Default)]
 pub struct Model {
     clock: u64,

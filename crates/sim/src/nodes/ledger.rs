@@ -56,7 +56,7 @@ impl KeyedPublication {
     }
 }
 
-/// See the module.
+/// The publications of each channel, and how far each client has read.
 pub(crate) struct ClusterLedger {
     channels: Vec<HomeChannel>,
     pub(crate) clients: Vec<ClientState>,

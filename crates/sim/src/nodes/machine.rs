@@ -26,7 +26,7 @@ struct Tasks {
     slots: BTreeMap<u64, Arc<Mutex<TaskSlot>>>,
 }
 
-/// See the module. Clones share the process.
+/// The tasks of a node between a start and a kill. Clones share the process.
 #[derive(Clone)]
 pub(crate) struct NodeProcess {
     executor: Executor,

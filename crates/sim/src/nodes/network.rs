@@ -67,7 +67,7 @@ struct NetworkShared {
     state: Mutex<NetworkState>,
 }
 
-/// See the module. Clones share it.
+/// The connections of all nodes. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Network(Arc<NetworkShared>);
 

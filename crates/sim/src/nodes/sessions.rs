@@ -50,7 +50,7 @@ struct State {
     last: BTreeMap<usize, Position>,
 }
 
-/// See the module.
+/// The sessions of a process, and the channels that each subscribes to.
 pub(crate) struct NodeSessions {
     pub(crate) node: usize,
     pub(crate) incarnation: u64,

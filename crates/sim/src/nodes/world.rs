@@ -60,7 +60,7 @@ impl Incarnations {
     }
 }
 
-/// See the module. Clones share it.
+/// The nodes, their network and their users. Clones share it.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) executor: Executor,

@@ -82,7 +82,7 @@ impl Watch {
     }
 }
 
-/// See the module.
+/// The index in use, and why its reads fail.
 pub(crate) struct LiveIndex {
     held: ArcSwap<LiveGeneration>,
     /// The previous index, while a reader still holds it.

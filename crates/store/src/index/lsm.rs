@@ -47,7 +47,7 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> IndexError + '_ {
     move |e| IndexError::failed(format!("{}: {e}", path.display()))
 }
 
-/// See the module.
+/// An index in a directory of the file system.
 pub(crate) struct LsmIndex {
     tree: AnyTree,
     dir: PathBuf,

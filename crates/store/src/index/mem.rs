@@ -96,7 +96,7 @@ impl MemCheckpoint {
     }
 }
 
-/// See the module.
+/// An index in memory, whose checkpoint outlives it.
 pub(crate) struct MemIndex {
     map: Arc<RwLock<Map>>,
     /// Bytes changed since the last seal.

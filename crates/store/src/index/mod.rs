@@ -76,7 +76,7 @@ pub(crate) type Entry = Result<(Bytes, Bytes), IndexError>;
 /// Verifies one file and returns its bytes.
 pub(crate) type Check = Box<dyn FnOnce() -> Result<u64, IndexError> + Send>;
 
-/// An index. See the module.
+/// An ordered map from keys to record locations, complete up to an LSN.
 pub(crate) trait Index: Send + Sync + 'static {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, IndexError>;

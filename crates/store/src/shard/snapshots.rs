@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_flow::Env;
-use steadfast_log::{Hold, HoldPin, LogError, Lsn, Priority, Record};
+use steadfast_log::{Hold, HoldGuard, LogError, Lsn, Priority, Record};
 use tokio::sync::oneshot;
 
 use crate::index::{Index, LiveIndex, LsmIndex};
@@ -144,7 +144,7 @@ pub(crate) struct Frozen {
     /// Faults of the log while it was read: records may be missing.
     pub(crate) faults: Vec<LogError>,
     _scratch: Option<Scratch>,
-    _pin: HoldPin,
+    _pin: HoldGuard,
 }
 
 impl Frozen {

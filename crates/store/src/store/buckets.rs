@@ -104,7 +104,7 @@ impl Buckets<'_> {
 
     /// At a start without all disks: buckets that only some of the present disks have can neither
     /// be used nor reported absent.
-    pub(super) fn doubt(self) {
+    pub(super) fn mark_doubtful(self) {
         let topology = self.store.topology();
         let missing = topology.members().iter().find_map(|member| member.open().err());
         let (Some(StoreError::Unavailable(missing)), Ok(lead)) = (missing, topology.lead()) else { return };

@@ -118,7 +118,7 @@ impl Store {
         store.topology().open().for_each(|(_, shard)| shard.applied.channels.set_outbox(&outbox));
         store.buckets().check_known()?;
         store.events().find().await?;
-        store.buckets().doubt();
+        store.buckets().mark_doubtful();
         let buckets_repaired = store.buckets().repair().await;
         store.snapshots().repair().await;
         Ok((store, OpenReport { buckets_repaired, ..opened.report }))

@@ -63,7 +63,7 @@ pub(crate) struct Counts {
     pub(crate) quarantined: u64,
 }
 
-/// See the module's documentation.
+/// The state of each region of a pair, and the operations in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct RegionMap {
     region_bytes: u64,

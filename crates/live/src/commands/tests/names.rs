@@ -120,8 +120,8 @@ async fn json_sessions_skip_binary_data_and_keep_the_position() {
                     let history = reply.history.expect("a history");
                     (history.publications, history.offset)
                 }
-                SessionMessage::Subscribed(place, crate::partition::SubscribeOutcome::Reply { answer, .. }) => {
-                    assert!(answer.result.recovered && place.position.offset == 4);
+                SessionMessage::Subscribed(start, crate::partition::SubscribeOutcome::Reply { answer, .. }) => {
+                    assert!(answer.result.recovered && start.position.offset == 4);
                     // With all publications, the client reaches the offset itself.
                     let offset = if encoding == Encoding::Protobuf { 4 } else { answer.result.offset };
                     (answer.result.publications.clone(), offset)

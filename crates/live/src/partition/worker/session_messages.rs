@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Fanout, Worker};
 use crate::partition::session::Session;
 use crate::partition::subscriptions::Progress;
-use crate::partition::{Place, SessionMessage, SubscribeOutcome, SubscriptionKind};
+use crate::partition::{SessionMessage, SubscribeOutcome, SubscriptionKind, SubscriptionStart};
 use crate::protocol::codes;
 use crate::protocol::message::{Push, Reply};
 
@@ -32,19 +32,19 @@ impl Recipient<'_> {
                 if let Some(session) = self.session() {
                     session.connected(identity, expires_ms);
                 }
-                for place in &subscribed {
-                    self.enter_presence(place);
+                for start in &subscribed {
+                    self.enter_presence(start);
                 }
                 self.worker.replies(slot, std::slice::from_ref(&*reply), &permits);
-                for place in subscribed {
-                    self.activate(&place);
+                for start in subscribed {
+                    self.activate(&start);
                 }
                 self.worker.await_end(slot);
             }
             SessionMessage::Subscribing { channel, attempt, kind, from_server } => {
                 self.subscribing(channel, attempt, kind, from_server);
             }
-            SessionMessage::Subscribed(place, outcome) => self.subscribed(&place, outcome),
+            SessionMessage::Subscribed(start, outcome) => self.subscribed(&start, outcome),
             SessionMessage::NotSubscribed(channel, attempt) => {
                 let index = self.session().and_then(|session| session.index_of_attempt(&channel, attempt));
                 if index.is_some() {
@@ -131,10 +131,10 @@ impl Recipient<'_> {
     }
 
     /// Reports the result of a subscription to the session.
-    fn subscribed(&mut self, place: &Place, outcome: SubscribeOutcome) {
+    fn subscribed(&mut self, start: &SubscriptionStart, outcome: SubscribeOutcome) {
         let Some(session) = self.session() else { return };
-        let accepted = session.subscriptions.iter().any(|s| s.attempt == place.attempt);
-        let has = session.subscriptions.iter().any(|s| s.channel == place.channel);
+        let accepted = session.subscriptions.iter().any(|s| s.attempt == start.attempt);
+        let has = session.subscriptions.iter().any(|s| s.channel == start.channel);
         let (connected, count) = (session.identity.is_some(), session.subscriptions.len());
         let (encoding, deflate) = (session.connection.encoding, session.connection.deflate);
         match outcome {
@@ -142,9 +142,9 @@ impl Recipient<'_> {
                 let Some((head, rest)) = answer.frame(encoding, id, deflate) else {
                     return self.worker.end(self.slot, Some(codes::INAPPROPRIATE_PROTOCOL));
                 };
-                self.enter_presence(place);
+                self.enter_presence(start);
                 self.worker.answer(self.slot, [(head, Some(rest))]);
-                self.activate(place);
+                self.activate(start);
             }
             SubscribeOutcome::Reply { id, .. } => {
                 // The attempt was refused, or the back end unsubscribed the session before it
@@ -154,15 +154,15 @@ impl Recipient<'_> {
             }
             SubscribeOutcome::Push { push, missed, permits, done } if accepted => {
                 let missed = missed.into_iter().map(|publication| Push {
-                    channel: place.channel.as_ref().to_owned(),
+                    channel: start.channel.as_ref().to_owned(),
                     publication: Some(publication),
                     ..Push::default()
                 });
                 let reply = |push| Reply { push: Some(push), ..Reply::default() };
                 let replies: Vec<Reply> = std::iter::once(*push).chain(missed).map(reply).collect();
-                self.enter_presence(place);
+                self.enter_presence(start);
                 self.worker.replies(self.slot, &replies, &permits);
-                self.activate(place);
+                self.activate(start);
                 // The caller may have stopped waiting.
                 let _ = done.send(Ok(()));
             }
@@ -177,8 +177,8 @@ impl Recipient<'_> {
 
     /// Adds the session to the presence of a channel, before the reply: a client that has the reply
     /// must find itself there.
-    fn enter_presence(&mut self, place: &Place) {
-        let Some(at) = self.session().and_then(|session| session.index_of_attempt(&place.channel, place.attempt))
+    fn enter_presence(&mut self, start: &SubscriptionStart) {
+        let Some(at) = self.session().and_then(|session| session.index_of_attempt(&start.channel, start.attempt))
         else {
             return;
         };
@@ -189,18 +189,18 @@ impl Recipient<'_> {
         }
     }
 
-    /// The client has all publications up to the place. Delivers the kept publications, and makes
+    /// The client has all publications up to the start. Delivers the kept publications, and makes
     /// the subscription active.
-    fn activate(&mut self, place: &Place) {
-        let Some(at) = self.session().and_then(|session| session.index_of_attempt(&place.channel, place.attempt))
+    fn activate(&mut self, start: &SubscriptionStart) {
+        let Some(at) = self.session().and_then(|session| session.index_of_attempt(&start.channel, start.attempt))
         else {
             return;
         };
         let Some(Some(session)) = self.worker.sessions.get_mut(self.slot as usize) else { return };
         let subscription = &mut session.subscriptions[at];
-        match std::mem::replace(&mut subscription.progress, Progress::Active(place.position.offset)) {
+        match std::mem::replace(&mut subscription.progress, Progress::Active(start.position.offset)) {
             // The channel began anew after the answer was made.
-            Progress::Syncing(kept) if kept.is_outdated(place.position) => {
+            Progress::Syncing(kept) if kept.is_outdated(start.position) => {
                 self.worker.end(self.slot, Some(codes::INSUFFICIENT_STATE));
             }
             Progress::Syncing(kept) => {

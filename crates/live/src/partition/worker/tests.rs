@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::answer::SubscribeAnswer;
 use crate::outgoing::Outgoing;
-use crate::partition::{CommandSource, Place, QueuedCommand, SubscribeOutcome, SubscriptionKind};
+use crate::partition::{CommandSource, QueuedCommand, SubscribeOutcome, SubscriptionKind, SubscriptionStart};
 use crate::protocol::Encoding;
 use crate::protocol::Transport;
 use crate::protocol::message::{HistoryResult, Publication, Push, Reply, Subscribe, SubscribeResult};
@@ -153,7 +153,7 @@ impl Scene {
             socket,
             leftover: websocket::from_client(Encoding::Json, br#"{"id":1,"connect":{}}"#),
             connection: connection(),
-            place: None,
+            permit: None,
             unconnected: None,
         };
         inbox.send(WorkerEvent::Open(Box::new(opened)));
@@ -216,8 +216,8 @@ impl Scene {
         self.send(SessionMessage::Subscribing { channel: "room".into(), attempt, kind, from_server: false });
         let publications = vec![Publication { data: text(bytes).into(), offset: 1, ..Publication::default() }];
         let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
-        let place = Place { channel: "room".into(), attempt, position: Position { epoch: 1, offset: 1 } };
-        self.send(SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer: Arc::new(answer) }));
+        let start = SubscriptionStart { channel: "room".into(), attempt, position: Position { epoch: 1, offset: 1 } };
+        self.send(SessionMessage::Subscribed(start, SubscribeOutcome::Reply { id, answer: Arc::new(answer) }));
     }
 
     fn published(&self, offset: u64, bytes: usize) {
@@ -245,27 +245,27 @@ impl Scene {
         self.inbox.sessions.load(Relaxed) == 0
     }
 
-    fn begin(&mut self, channel: &str, from_server: bool) -> Place {
+    fn begin(&mut self, channel: &str, from_server: bool) -> SubscriptionStart {
         self.attempts += 1;
         let (channel, attempt): (Arc<str>, u64) = (channel.into(), self.attempts);
         self.send(SessionMessage::Subscribing { channel: channel.clone(), attempt, kind: Box::default(), from_server });
-        Place { channel, attempt, position: Position::default() }
+        SubscriptionStart { channel, attempt, position: Position::default() }
     }
 
-    fn push(&self, place: Place) -> Option<Result<(), crate::protocol::ClientError>> {
+    fn push(&self, start: SubscriptionStart) -> Option<Result<(), crate::protocol::ClientError>> {
         let subscribe = Some(Subscribe::default());
-        let push = Box::new(Push { channel: place.channel.as_ref().into(), subscribe, ..Push::default() });
+        let push = Box::new(Push { channel: start.channel.as_ref().into(), subscribe, ..Push::default() });
         let (done, outcome) = oneshot::channel();
         self.send(SessionMessage::Subscribed(
-            place,
+            start,
             SubscribeOutcome::Push { push, missed: Vec::new(), permits: Vec::new(), done },
         ));
         outcome.blocking_recv().ok()
     }
 
-    fn reply(&self, place: Place, id: u32) {
+    fn reply(&self, start: SubscriptionStart, id: u32) {
         let answer = Arc::new(SubscribeAnswer::new(SubscribeResult::default()));
-        self.send(SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
+        self.send(SessionMessage::Subscribed(start, SubscribeOutcome::Reply { id, answer }));
     }
 
     fn left(&self) -> Vec<String> {
@@ -324,12 +324,12 @@ fn subscriptions_by_the_server_are_bounded_and_follow_the_connect() {
     assert_eq!(scene.left(), ["early"]);
     scene.connect();
     for channel in ["a", "b"] {
-        let place = scene.begin(channel, true);
-        assert_eq!(scene.push(place), Some(Ok(())));
+        let start = scene.begin(channel, true);
+        assert_eq!(scene.push(start), Some(Ok(())));
         assert!(scene.next_message().contains(&format!(r#""channel":"{channel}""#)), "without the early one");
     }
-    let place = scene.begin("c", true);
-    assert_eq!(scene.push(place), Some(Err(codes::LIMIT_EXCEEDED)));
+    let start = scene.begin("c", true);
+    assert_eq!(scene.push(start), Some(Err(codes::LIMIT_EXCEEDED)));
     assert_eq!(scene.left(), ["c"]);
 }
 
@@ -342,7 +342,7 @@ fn json_sessions_skip_binary_publications() {
     for delta in [false, true] {
         let kind = Box::new(SubscriptionKind { positioned: true, delta, ..SubscriptionKind::default() });
         scene.send(SessionMessage::Subscribing { channel: channel.clone(), attempt, kind, from_server: false });
-        scene.reply(Place { channel: channel.clone(), attempt, position: Position::default() }, 7);
+        scene.reply(SubscriptionStart { channel: channel.clone(), attempt, position: Position::default() }, 7);
         assert_eq!(scene.next_message(), r#"{"id":7,"subscribe":{}}"#);
         let mut previous = None;
         for (offset, data) in (1..).zip([&b"1"[..], b"\xff", b"half {", b"4"]) {
@@ -384,7 +384,7 @@ fn a_reset_makes_clients_recover() {
     for (attempt, epoch) in [(2, 2), (3, 1)] {
         scene.send(subscribing(attempt));
         scene.inbox.send(reset());
-        scene.reply(Place { channel: "room".into(), attempt, position: Position { epoch, offset: 9 } }, 8);
+        scene.reply(SubscriptionStart { channel: "room".into(), attempt, position: Position { epoch, offset: 9 } }, 8);
         assert_eq!(scene.next_message(), r#"{"id":8,"subscribe":{}}"#);
         if epoch == 2 {
             scene.send(SessionMessage::Unsubscribed("room".into(), None));
@@ -401,7 +401,7 @@ fn expiries_are_exact_and_independent_of_pings() {
     let (channel, attempt): (Arc<str>, u64) = ("room".into(), scene.attempts);
     let kind = Box::new(SubscriptionKind { expires_ms: Some(3_000), ..SubscriptionKind::default() });
     scene.send(SessionMessage::Subscribing { channel: channel.clone(), attempt, kind, from_server: false });
-    scene.reply(Place { channel, attempt, position: Position::default() }, 7);
+    scene.reply(SubscriptionStart { channel, attempt, position: Position::default() }, 7);
     assert_eq!(scene.next_message(), r#"{"id":7,"subscribe":{}}"#);
     // A reply in between proves that nothing has ended before it.
     let between = |scene: &mut Scene, now_ms: u64| {
@@ -427,7 +427,7 @@ fn the_panic_of_a_worker_is_reported() {
     scene.connect();
     let kind = Box::new(SubscriptionKind { presence: true, ..SubscriptionKind::default() });
     scene.send(SessionMessage::Subscribing { channel: "room".into(), attempt: 1, kind, from_server: false });
-    scene.reply(Place { channel: "room".into(), attempt: 1, position: Position::default() }, 7);
+    scene.reply(SubscriptionStart { channel: "room".into(), attempt: 1, position: Position::default() }, 7);
     assert!(scene.thread.take().expect("a running worker").join().is_err());
     let panics = PANICS.lock().clone();
     assert_eq!(panics, [Panicked { task: "live worker", message: "a hub that panics".into() }]);

@@ -12,7 +12,7 @@ use steadfast_store::{ObjectInfo, Store, StoreError};
 
 use crate::counters::Counters;
 use crate::error::EdgeError;
-use crate::fresh::{Mark, Moment, Recent, Standing};
+use crate::fresh::{FetchStamp, Freshness, Moment, Recent};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Description, Origin, OriginAnswer, OriginRequest};
 use crate::sabotage::Sabotage;
@@ -77,7 +77,7 @@ impl BucketGates {
 }
 
 /// One edge bucket.
-pub(crate) struct Site {
+pub(crate) struct BucketState {
     pub(crate) options: EdgeBucket,
     pub(crate) store: Store,
     pub(crate) env: Env,
@@ -89,14 +89,14 @@ pub(crate) struct Site {
     /// A random number of this process.
     pub(crate) run: u64,
     /// What the origin said about objects that are not stored, or could not say.
-    pub(crate) remembered: Recent<Memory>,
+    pub(crate) remembered: Recent<NegativeEntry>,
     /// The version that the origin found unchanged, and when.
-    pub(crate) renewals: Recent<(Lsn, Mark)>,
+    pub(crate) renewals: Recent<(Lsn, FetchStamp)>,
 }
 
 /// What is remembered of an origin's answer about a key, until a time of [`Env::now`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Memory {
+pub(crate) enum NegativeEntry {
     /// It has no such object.
     Missing(Duration),
     /// Its answer must not be stored.
@@ -121,7 +121,7 @@ pub(crate) fn busy(refused: &Refused) -> EdgeError {
     }))
 }
 
-impl Site {
+impl BucketState {
     /// Notes that a key is in use.
     pub(crate) fn touch(&self, key: &str) {
         self.inventory.last_use.touch(key, self.env.now().as_millis() as u64);
@@ -137,49 +137,50 @@ impl Site {
     }
 
     /// How a stored object may be served, and its age in milliseconds.
-    pub(crate) fn standing(&self, info: &ObjectInfo) -> (Standing, Option<u64>) {
-        let Some(mark) = Mark::of(info) else { return (Standing::Own, None) };
-        if !mark.is_of(&self.options) {
+    pub(crate) fn freshness(&self, info: &ObjectInfo) -> (Freshness, Option<u64>) {
+        let Some(stamp) = FetchStamp::of(info) else { return (Freshness::LocalWrite, None) };
+        if !stamp.is_of(&self.options) {
             // Another origin's object may have the same name and the same entity tag.
-            return (Standing::Stale { if_error: false }, None);
+            return (Freshness::Stale { if_error: false }, None);
         }
         let at = self.moment();
-        let standing = mark.standing(at);
-        if standing != Standing::Fresh
-            && let Some((_, mark)) = self.renewals.get(&info.key).filter(|(version, _)| *version == info.version)
+        let freshness = stamp.freshness(at);
+        if freshness != Freshness::Fresh
+            && let Some((_, stamp)) = self.renewals.get(&info.key).filter(|(version, _)| *version == info.version)
         {
-            return (mark.standing(at), mark.age_ms(at));
+            return (stamp.freshness(at), stamp.age_ms(at));
         }
-        (standing, mark.age_ms(at))
+        (freshness, stamp.age_ms(at))
     }
 
     /// What is remembered of a key.
-    pub(crate) fn remembered(&self, key: &str) -> Option<Memory> {
+    pub(crate) fn remembered(&self, key: &str) -> Option<NegativeEntry> {
         let now = self.env.now();
-        self.remembered.get(key).filter(|memory| match memory {
-            Memory::Missing(until) | Memory::NotStorable(until) | Memory::Failing(until) | Memory::Refused(until) => {
-                now < *until
-            }
+        self.remembered.get(key).filter(|entry| match entry {
+            NegativeEntry::Missing(until)
+            | NegativeEntry::NotStorable(until)
+            | NegativeEntry::Failing(until)
+            | NegativeEntry::Refused(until) => now < *until,
         })
     }
 
-    /// Notes the answer that there is no such object. It counts from when the question was sent.
+    /// Notes the answer that there is no such object. It counts from when the request was sent.
     pub(crate) fn remember_missing(&self, key: &str, sent: Moment) {
         if !self.options.negative.is_zero() {
-            self.remembered.put(key, Memory::Missing(sent.now + self.options.negative));
+            self.remembered.put(key, NegativeEntry::Missing(sent.now + self.options.negative));
         }
     }
 
     pub(crate) fn remember_not_storable(&self, key: &str) {
-        self.remembered.put(key, Memory::NotStorable(self.env.now() + NOT_STORABLE));
+        self.remembered.put(key, NegativeEntry::NotStorable(self.env.now() + NOT_STORABLE));
     }
 
     pub(crate) fn remember_failing(&self, key: &str) {
-        self.remembered.put(key, Memory::Failing(self.env.now() + FAILING));
+        self.remembered.put(key, NegativeEntry::Failing(self.env.now() + FAILING));
     }
 
     pub(crate) fn remember_refused(&self, key: &str) {
-        self.remembered.put(key, Memory::Refused(self.env.now() + REFUSED));
+        self.remembered.put(key, NegativeEntry::Refused(self.env.now() + REFUSED));
     }
 
     /// Waits for a connection for a segment that readers of a client's fill wait for.
@@ -192,7 +193,7 @@ impl Site {
         self.bucket_gates.ahead.enter(CONNECTION_WAIT).await.map_err(|refused| busy(&refused))
     }
 
-    /// Sends a question to the origin. The caller holds a connection.
+    /// Sends a request to the origin. The caller holds a connection.
     pub(crate) async fn ask(&self, request: OriginRequest) -> Result<OriginAnswer, EdgeError> {
         let (bucket, key) = (&self.options.bucket, request.key.clone());
         let more = if self.has(Sabotage::NoTimeout) { Duration::from_secs(1_000_000) } else { Duration::ZERO };
@@ -226,7 +227,7 @@ impl Site {
             .map_err(|reason| self.wrong_answer(key, &reason))
     }
 
-    /// The error for a status that is no answer to the question.
+    /// The error for a status that is no answer to the request.
     pub(crate) fn unexpected(&self, key: &str, status: u16) -> EdgeError {
         if !matches!(status, 404 | 410) {
             self.counters.failed();

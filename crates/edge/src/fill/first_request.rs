@@ -1,4 +1,5 @@
-//! The first question of a fill: it tells what the object is, and brings the first bytes wanted.
+//! The first request of a fill: its response tells what the object is, and brings the first bytes
+//! wanted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use super::commit::Commit;
 use super::fetch::Fetch;
 use super::fetch::{AnswerBody, Part};
 use super::schedule::schedule;
-use super::{Base, Fill, FillEnd, Opening, Plan};
+use super::{Base, Fill, FillEnd, FillTarget, Opening};
 use crate::error::EdgeError;
-use crate::fresh::{CacheHeaders, Mark, Moment};
+use crate::fresh::{CacheHeaders, FetchStamp, Moment};
 use crate::options::EdgeBucket;
 use crate::origin::{Description, NOT_WHOLE, OriginAnswer, OriginRequest, Tag, unsatisfied_size};
 use crate::sabotage::Sabotage;
@@ -28,14 +29,14 @@ const FILL_SEGMENT: &str = "steadfast-fill-segment";
 const FILL_ORIGIN: &str = "steadfast-fill-origin";
 
 /// What the first answer brings.
-pub(super) enum Answer {
+pub(super) enum FirstResponse {
     /// The object may come in segments, from answers with the same entity tag. The first answer, if
     /// it has bytes, begins at this segment.
-    Ranges(Plan, Option<(u32, Part)>),
+    Ranges(FillTarget, Option<(u32, Part)>),
     /// The object comes in this one answer.
-    Stream(Plan, AnswerBody),
+    Stream(FillTarget, AnswerBody),
     /// Only headers were wanted, and no later answer can be matched with them.
-    Headers(Plan),
+    Headers(FillTarget),
     /// The stored object is still the one that the origin has.
     Unchanged(CacheHeaders),
     /// The object cannot be stored.
@@ -45,30 +46,30 @@ pub(super) enum Answer {
 }
 
 /// Segments that an earlier fill has stored.
-pub(super) struct LeftOver {
+pub(super) struct PartialUpload {
     pub(super) upload: String,
     attributes: Attributes,
     /// Numbers of its parts.
     pub(super) stored: Vec<u16>,
 }
 
-impl LeftOver {
+impl PartialUpload {
     /// Whether the segments belong to the object that an answer describes.
-    pub(super) fn is_of(&self, plan: &Plan, options: &EdgeBucket) -> bool {
-        let mut attributes = upload_attributes(plan, options);
+    pub(super) fn is_of(&self, target: &FillTarget, options: &EdgeBucket) -> bool {
+        let mut attributes = upload_attributes(target, options);
         if !self.attributes.system.contains_key(FILL_ORIGIN) {
             // Stored by a version that did not keep it.
             attributes.system.remove(FILL_ORIGIN);
         }
-        plan.if_match.is_some() && self.attributes == attributes
+        target.if_match.is_some() && self.attributes == attributes
     }
 }
 
 /// The attributes of a fill's upload.
-pub(super) fn upload_attributes(plan: &Plan, options: &EdgeBucket) -> Attributes {
-    let given = &plan.stored.attributes;
+pub(super) fn upload_attributes(target: &FillTarget, options: &EdgeBucket) -> Attributes {
+    let given = &target.stored.attributes;
     let origin = options.origin.number();
-    let numbers = [(FILL_SIZE, plan.info.size), (FILL_SEGMENT, plan.segment_bytes), (FILL_ORIGIN, origin)];
+    let numbers = [(FILL_SIZE, target.info.size), (FILL_SEGMENT, target.segment_bytes), (FILL_ORIGIN, origin)];
     let mut system: BTreeMap<_, _> = numbers.map(|(name, value)| (name.to_owned(), value.to_string())).into();
     for name in [WEAK_ETAG, "content-encoding"] {
         system.extend(given.system.get(name).map(|value| (name.to_owned(), value.clone())));
@@ -82,11 +83,11 @@ pub(super) struct FirstRequest<'a>(pub(super) &'a Arc<Fill>);
 
 impl<'a> FirstRequest<'a> {
     /// Looks for segments that an earlier fill has stored.
-    pub(super) fn left_over(self) -> Result<Option<LeftOver>, EdgeError> {
-        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
+    pub(super) fn partial_upload(self) -> Result<Option<PartialUpload>, EdgeError> {
+        let (store, bucket) = (&self.0.bucket_state.store, &self.0.bucket_state.options.bucket);
         let Some(upload) = store.at(bucket, &self.0.key).first_fill()? else { return Ok(None) };
         let id = upload.upload_id;
-        if !self.0.site.inventory.stopped.lock().contains_key(&id) {
+        if !self.0.bucket_state.inventory.stopped.lock().contains_key(&id) {
             // A fill that others may not join uses it, or it is being removed.
             return Ok(None);
         }
@@ -96,34 +97,38 @@ impl<'a> FirstRequest<'a> {
             Err(e) => return Err(e.into()),
         };
         let stored = parts.iter().map(|part| part.number).collect();
-        Ok(Some(LeftOver { upload: id, attributes: upload.attributes, stored }))
+        Ok(Some(PartialUpload { upload: id, attributes: upload.attributes, stored }))
     }
 
     /// Asks for the headers and, if bytes are wanted, for the segment with the first of them.
-    pub(super) async fn question(self, opening: Opening, left: Option<&LeftOver>) -> Result<Answer, EdgeError> {
-        let bytes = self.0.site.options.segment_bytes;
-        let Opening::Get(first) = opening else { return self.ask_headers().await };
+    pub(super) async fn first_response(
+        self,
+        opening: Opening,
+        left: Option<&PartialUpload>,
+    ) -> Result<FirstResponse, EdgeError> {
+        let bytes = self.0.bucket_state.options.segment_bytes;
+        let Opening::Get(first) = opening else { return self.request_headers().await };
         let mut segment = first / bytes;
         if let Some(left) = left {
             // A segment that is stored need not come again.
             let missing = |segment: &u64| !left.stored.iter().any(|number| u64::from(*number) == segment + 1);
             segment = (segment..SEGMENTS_MAX).chain(0..segment.min(SEGMENTS_MAX)).find(missing).unwrap_or(segment);
         }
-        let mut answer = self.ask_segment(segment).await?;
+        let mut answer = self.request_segment(segment).await?;
         if answer.status == 304 && self.base_here().is_some() {
             return Ok(self.unchanged(&answer));
         }
         if answer.status == 416 && segment > 0 && unsatisfied_size(&answer.headers) != Some(0) {
             // Behind the end. The first segment tells the size.
             segment = 0;
-            answer = self.ask_segment(segment).await?;
+            answer = self.request_segment(segment).await?;
         }
         if answer.status == 416 {
             answer = self.send(false, None).await?;
         }
         let mut described = self.describe(&answer)?;
         let whole = described.start == 0 && described.length.is_some() && described.length == described.total;
-        let joins = matches!(described.tag, Tag::Strong(_)) || self.0.site.has(Sabotage::WeakTagsJoin);
+        let joins = matches!(described.tag, Tag::Strong(_)) || self.0.bucket_state.has(Sabotage::WeakTagsJoin);
         if described.partial && !joins && !whole {
             // Other answers could not be matched with this one.
             answer = self.send(false, None).await?;
@@ -133,17 +138,17 @@ impl<'a> FirstRequest<'a> {
             return self.one_answer(described, answer.body.into()).await;
         }
         if described.start != segment * bytes {
-            return Err(self.0.site.wrong_answer(&self.0.key, "it is another range than the one wanted"));
+            return Err(self.0.bucket_state.wrong_answer(&self.0.key, "it is another range than the one wanted"));
         }
-        let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
-        if plan.if_match.is_none() {
-            return Ok(Answer::Stream(plan, answer.body.into()));
+        let Some(target) = self.target(&described) else { return Ok(FirstResponse::NotStorable) };
+        if target.if_match.is_none() {
+            return Ok(FirstResponse::Stream(target, answer.body.into()));
         }
         let part = Part { body: answer.body.into(), bytes: described.length.unwrap_or(0) };
-        Ok(Answer::Ranges(plan, Some((segment as u32, part))))
+        Ok(FirstResponse::Ranges(target, Some((segment as u32, part))))
     }
 
-    async fn ask_headers(self) -> Result<Answer, EdgeError> {
+    async fn request_headers(self) -> Result<FirstResponse, EdgeError> {
         let answer = self.send(true, None).await?;
         if answer.status == 304 && self.base_here().is_some() {
             return Ok(self.unchanged(&answer));
@@ -151,23 +156,23 @@ impl<'a> FirstRequest<'a> {
         let described = self.describe(&answer)?;
         if described.total.is_none() && !described.cache.private {
             // The answer to a GET may say it.
-            return Ok(Answer::NoLength);
+            return Ok(FirstResponse::NoLength);
         }
-        let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
-        Ok(if plan.if_match.is_some() { Answer::Ranges(plan, None) } else { Answer::Headers(plan) })
+        let Some(target) = self.target(&described) else { return Ok(FirstResponse::NotStorable) };
+        Ok(if target.if_match.is_some() { FirstResponse::Ranges(target, None) } else { FirstResponse::Headers(target) })
     }
 
     /// The stored object, unless it is of another origin, which says nothing about it.
     fn base_here(self) -> Option<&'a Base> {
-        self.0.base.as_deref().filter(|base| base.mark.is_of(&self.0.site.options))
+        self.0.base.as_deref().filter(|base| base.stamp.is_of(&self.0.bucket_state.options))
     }
 
-    fn unchanged(self, answer: &OriginAnswer) -> Answer {
-        Answer::Unchanged(CacheHeaders::read(&answer.headers, self.0.site.env.wall_ms()))
+    fn unchanged(self, answer: &OriginAnswer) -> FirstResponse {
+        FirstResponse::Unchanged(CacheHeaders::read(&answer.headers, self.0.bucket_state.env.wall_ms()))
     }
 
-    async fn ask_segment(self, segment: u64) -> Result<OriginAnswer, EdgeError> {
-        let bytes = self.0.site.options.segment_bytes;
+    async fn request_segment(self, segment: u64) -> Result<OriginAnswer, EdgeError> {
+        let bytes = self.0.bucket_state.options.segment_bytes;
         let start = segment.saturating_mul(bytes);
         self.send(false, Some(format!("bytes={start}-{}", start.saturating_add(bytes - 1)))).await
     }
@@ -176,29 +181,29 @@ impl<'a> FirstRequest<'a> {
         let condition = self.base_here().map(Base::condition);
         let whole = range.is_none();
         let headers = range.map(|range| ("range", range)).into_iter().chain(condition).collect();
-        let answer = self.0.site.ask(OriginRequest { head, key: self.0.key.clone(), headers }).await?;
+        let answer = self.0.bucket_state.ask(OriginRequest { head, key: self.0.key.clone(), headers }).await?;
         if whole && answer.status == 206 {
-            return Err(self.0.site.wrong_answer(&self.0.key, NOT_WHOLE));
+            return Err(self.0.bucket_state.wrong_answer(&self.0.key, NOT_WHOLE));
         }
         Ok(answer)
     }
 
     fn describe(self, answer: &OriginAnswer) -> Result<Description, EdgeError> {
         if !matches!(answer.status, 200 | 206) {
-            return Err(self.0.site.unexpected(&self.0.key, answer.status));
+            return Err(self.0.bucket_state.unexpected(&self.0.key, answer.status));
         }
-        self.0.site.describe(&self.0.key, answer)
+        self.0.bucket_state.describe(&self.0.key, answer)
     }
 
     /// The object in one answer. One without a length is read to its end if it is small.
-    async fn one_answer(self, mut described: Description, mut body: AnswerBody) -> Result<Answer, EdgeError> {
-        if described.total.is_none() && (described.delimited || self.0.site.has(Sabotage::CloseIsEnd)) {
-            let limit = self.0.site.options.segment_bytes;
+    async fn one_answer(self, mut described: Description, mut body: AnswerBody) -> Result<FirstResponse, EdgeError> {
+        if described.total.is_none() && (described.delimited || self.0.bucket_state.has(Sabotage::CloseIsEnd)) {
+            let limit = self.0.bucket_state.options.segment_bytes;
             let _memory = Fetch(self.0).memory(limit).await?;
             let mut whole = BytesMut::new();
             while let Some(piece) = Fetch(self.0).next_piece(&mut body).await? {
                 if (whole.len() + piece.len()) as u64 > limit {
-                    return Ok(Answer::NotStorable);
+                    return Ok(FirstResponse::NotStorable);
                 }
                 whole.extend_from_slice(&piece);
             }
@@ -206,14 +211,14 @@ impl<'a> FirstRequest<'a> {
             body = stream::iter([Ok(whole.freeze())]).boxed().into();
         }
         if described.total.is_none() {
-            return Ok(Answer::NotStorable);
+            return Ok(FirstResponse::NotStorable);
         }
-        Ok(self.plan(&described).map_or(Answer::NotStorable, |plan| Answer::Stream(plan, body)))
+        Ok(self.target(&described).map_or(FirstResponse::NotStorable, |target| FirstResponse::Stream(target, body)))
     }
 
     /// The object that an answer describes; `None` if it cannot be stored.
-    fn plan(self, described: &Description) -> Option<Plan> {
-        let options = &self.0.site.options;
+    fn target(self, described: &Description) -> Option<FillTarget> {
+        let options = &self.0.bucket_state.options;
         let size = described.total?;
         let segment_bytes = options.segment_bytes;
         let space = options.retention.space_bytes;
@@ -229,7 +234,7 @@ impl<'a> FirstRequest<'a> {
             return None;
         }
         let attributes = described.attributes.clone();
-        let modified_ms = described.modified_ms.unwrap_or_else(|| self.0.site.env.wall_ms());
+        let modified_ms = described.modified_ms.unwrap_or_else(|| self.0.bucket_state.env.wall_ms());
         let info = ObjectInfo {
             key: self.0.key.clone(),
             size,
@@ -240,25 +245,25 @@ impl<'a> FirstRequest<'a> {
         };
         let if_match = match &described.tag {
             Tag::Strong(tag) => Some(format!("\"{tag}\"")),
-            _ if self.0.site.has(Sabotage::WeakTagsJoin) => Some(format!("\"{}\"", attributes.etag)),
+            _ if self.0.bucket_state.has(Sabotage::WeakTagsJoin) => Some(format!("\"{}\"", attributes.etag)),
             Tag::Weak(_) | Tag::None => None,
         };
         let stored = StoredObject { modified_ms, attributes, ..StoredObject::default() };
-        Some(Plan { info, stored, if_match, segment_bytes, headers })
+        Some(FillTarget { info, stored, if_match, segment_bytes, headers })
     }
 
     /// Publishes the plan to all requests that wait for the headers.
-    fn publish(self, plan: Plan, sent: Moment, stored: &[u16]) -> Arc<Plan> {
-        let plan = Arc::new(plan);
-        let mark = Mark::new(&self.0.site.options, &plan.headers, sent);
-        self.0.state.lock().set_plan(plan.clone(), mark, stored);
+    fn publish(self, target: FillTarget, sent: Moment, stored: &[u16]) -> Arc<FillTarget> {
+        let target = Arc::new(target);
+        let stamp = FetchStamp::new(&self.0.bucket_state.options, &target.headers, sent);
+        self.0.state.lock().set_plan(target.clone(), stamp, stored);
         self.0.progress.notify_waiters();
-        plan
+        target
     }
 
     /// Whether the key is as it was when the fill began.
     fn is_current(self) -> Result<bool, EdgeError> {
-        let found = match self.0.site.store.at(&self.0.site.options.bucket, &self.0.key).info() {
+        let found = match self.0.bucket_state.store.at(&self.0.bucket_state.options.bucket, &self.0.key).info() {
             Ok(info) => Some(info.version),
             Err(StoreError::NoSuchKey) => None,
             Err(e) => return Err(e.into()),
@@ -270,9 +275,9 @@ impl<'a> FirstRequest<'a> {
     async fn remove_base(self) {
         let Some(base) = &self.0.base else { return };
         let version = base.info.version;
-        let (store, bucket) = (&self.0.site.store, &self.0.site.options.bucket);
+        let (store, bucket) = (&self.0.bucket_state.store, &self.0.bucket_state.options.bucket);
         match store.at(bucket, &self.0.key).delete_version(version, Durability::Async).await {
-            Ok(_) => self.0.site.inventory.space.deleted(&self.0.key, base.info.size),
+            Ok(_) => self.0.bucket_state.inventory.space.deleted(&self.0.key, base.info.size),
             Err(StoreError::ConditionFailed) => {}
             Err(error) => {
                 tracing::warn!(%bucket, key = ?shortened(&self.0.key), %error, "an old object could not be removed")
@@ -282,92 +287,94 @@ impl<'a> FirstRequest<'a> {
 
     /// Runs the fill to its end.
     pub(super) async fn fetch_all(self, opening: Opening) -> Result<FillEnd, EdgeError> {
-        let site = &self.0.site;
+        let bucket_state = &self.0.bucket_state;
         if !self.is_current()? {
             // Another fill has stored or removed it just now.
             return Ok(FillEnd::Stopped);
         }
-        site.inventory.space.counted().await;
-        let connection = site.connect(&self.0.client).await?;
+        bucket_state.inventory.space.counted().await;
+        let connection = bucket_state.connect(&self.0.client).await?;
         if !self.0.is_wanted() {
             return Ok(FillEnd::Stopped);
         }
-        let left = self.left_over()?;
-        let sent = site.moment();
-        let answer = self.question(opening, left.as_ref()).await;
-        if site.has(Sabotage::LateMissingRemembered) && matches!(answer, Err(EdgeError::Store(StoreError::NoSuchKey))) {
-            site.remember_missing(&self.0.key, sent);
+        let left = self.partial_upload()?;
+        let sent = bucket_state.moment();
+        let answer = self.first_response(opening, left.as_ref()).await;
+        if bucket_state.has(Sabotage::LateMissingRemembered)
+            && matches!(answer, Err(EdgeError::Store(StoreError::NoSuchKey)))
+        {
+            bucket_state.remember_missing(&self.0.key, sent);
         }
         match answer {
             // What a purge has overtaken is not used.
             _ if !self.0.is_attached() => Ok(FillEnd::Stopped),
             Err(EdgeError::Store(StoreError::NoSuchKey)) => {
-                self.0.state.lock().mark = Some(Mark::missing(&site.options, sent));
-                if self.0.if_attached(|| site.remember_missing(&self.0.key, sent)) {
+                self.0.state.lock().stamp = Some(FetchStamp::missing(&bucket_state.options, sent));
+                if self.0.if_attached(|| bucket_state.remember_missing(&self.0.key, sent)) {
                     self.remove_base().await;
                 }
                 Err(StoreError::NoSuchKey.into())
             }
             Err(error) => {
                 if self.0.base.is_some() {
-                    site.remember_failing(&self.0.key);
+                    bucket_state.remember_failing(&self.0.key);
                 } else if matches!(error, EdgeError::Origin(_)) {
-                    self.0.if_attached(|| site.remember_refused(&self.0.key));
+                    self.0.if_attached(|| bucket_state.remember_refused(&self.0.key));
                 }
                 Err(error)
             }
-            Ok(Answer::NotStorable) => {
-                if self.0.if_attached(|| site.remember_not_storable(&self.0.key)) {
+            Ok(FirstResponse::NotStorable) => {
+                if self.0.if_attached(|| bucket_state.remember_not_storable(&self.0.key)) {
                     self.remove_base().await;
                 }
                 Ok(FillEnd::NotStorable)
             }
-            Ok(Answer::NoLength) => Ok(FillEnd::NoLength),
-            Ok(Answer::Unchanged(headers)) => Ok(self.renew(&headers, sent)),
-            Ok(Answer::Headers(plan)) => {
-                self.publish(plan, sent, &[]);
+            Ok(FirstResponse::NoLength) => Ok(FillEnd::NoLength),
+            Ok(FirstResponse::Unchanged(headers)) => Ok(self.renew(&headers, sent)),
+            Ok(FirstResponse::Headers(target)) => {
+                self.publish(target, sent, &[]);
                 Ok(FillEnd::Stopped)
             }
-            Ok(Answer::Stream(plan, body)) => {
+            Ok(FirstResponse::Stream(target, body)) => {
                 if let Some(left) = left {
                     self.0.abort(&left.upload).await;
                 }
-                if !self.promise(&plan) {
+                if !self.reserve(&target) {
                     return Ok(FillEnd::NotStorable);
                 }
-                let plan = self.publish(plan, sent, &[]);
-                Commit(self.0).begin_upload(&plan).await?;
-                if Fetch(self.0).fetch_stream(&plan, body).await? {
+                let target = self.publish(target, sent, &[]);
+                Commit(self.0).begin_upload(&target).await?;
+                if Fetch(self.0).fetch_stream(&target, body).await? {
                     drop(connection);
-                    return schedule(self.0, &plan).await;
+                    return schedule(self.0, &target).await;
                 }
                 Ok(FillEnd::Stopped)
             }
-            Ok(Answer::Ranges(plan, first)) => self.fetch_ranges(plan, sent, left, first, connection).await,
+            Ok(FirstResponse::Ranges(target, first)) => self.fetch_ranges(target, sent, left, first, connection).await,
         }
     }
 
     /// Notes that the stored object is still the one that the origin has.
     fn renew(self, headers: &CacheHeaders, sent: Moment) -> FillEnd {
         let Some(base) = &self.0.base else { return FillEnd::Stopped };
-        let mark = base.mark.renewed(&self.0.site.options, headers, sent);
+        let stamp = base.stamp.renewed(&self.0.bucket_state.options, headers, sent);
         let version = base.info.version;
-        self.0.state.lock().mark = Some(mark);
-        self.0.if_attached(|| self.0.site.renewals.put(&self.0.key, (version, mark)));
+        self.0.state.lock().stamp = Some(stamp);
+        self.0.if_attached(|| self.0.bucket_state.renewals.put(&self.0.key, (version, stamp)));
         FillEnd::Renewed(version)
     }
 
     /// Whether there will be space for the object.
-    fn promise(self, plan: &Plan) -> bool {
-        let promise = self.0.site.inventory.space.promise(plan.info.size).ok();
+    fn reserve(self, target: &FillTarget) -> bool {
+        let reservation = self.0.bucket_state.inventory.space.reserve(target.info.size).ok();
         let mut state = self.0.state.lock();
-        state.promise = promise;
-        state.promise.is_some()
+        state.reservation = reservation;
+        state.reservation.is_some()
     }
 
     /// Continues the upload of a fill that has stopped, unless it was removed meanwhile.
-    fn take_over(self, left: &LeftOver) -> bool {
-        let stopped = self.0.site.inventory.stopped.lock().remove(&left.upload);
+    fn take_over(self, left: &PartialUpload) -> bool {
+        let stopped = self.0.bucket_state.inventory.stopped.lock().remove(&left.upload);
         let mut state = self.0.state.lock();
         state.upload = stopped.is_some().then(|| left.upload.clone());
         state.room = stopped.map(|stopped| stopped.room);
@@ -376,32 +383,33 @@ impl<'a> FirstRequest<'a> {
 
     async fn fetch_ranges(
         self,
-        plan: Plan,
+        target: FillTarget,
         sent: Moment,
-        left: Option<LeftOver>,
+        left: Option<PartialUpload>,
         first: Option<(u32, Part)>,
         connection: Pass,
     ) -> Result<FillEnd, EdgeError> {
-        if !self.promise(&plan) {
+        if !self.reserve(&target) {
             return Ok(FillEnd::NotStorable);
         }
-        let is_same =
-            |left: &&LeftOver| self.0.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan, &self.0.site.options);
+        let is_same = |left: &&PartialUpload| {
+            self.0.bucket_state.has(Sabotage::LeftOverBelieved) || left.is_of(&target, &self.0.bucket_state.options)
+        };
         let continued = left.as_ref().filter(is_same).is_some_and(|left| self.take_over(left));
         let stored = left.as_ref().filter(|_| continued).map(|left| &left.stored[..]).unwrap_or_default();
-        let plan = self.publish(plan, sent, stored);
+        let target = self.publish(target, sent, stored);
         if !continued {
-            Commit(self.0).begin_upload(&plan).await?;
+            Commit(self.0).begin_upload(&target).await?;
             if let Some(left) = left {
                 self.0.abort(&left.upload).await;
             }
         }
         match first {
             Some((segment, part)) if self.0.state.lock().begin(segment, false) => {
-                Fetch(self.0).spawn_fetch(&plan, segment, Some(connection), Some(part));
+                Fetch(self.0).spawn_fetch(&target, segment, Some(connection), Some(part));
             }
             _ => drop(connection),
         }
-        schedule(self.0, &plan).await
+        schedule(self.0, &target).await
     }
 }
