@@ -2,8 +2,8 @@
 //!
 //! Before a fill begins, it makes a [`Reservation`] of the space that all of its object will need,
 //! so that the objects being fetched fit together. Before a segment is fetched, the fill takes a
-//! [`Room`] of its size; `evict` deletes what was not used for long until there is one. So the bytes
-//! in use, those of fills included, never exceed the bound.
+//! [`Room`] of its size; `evict` deletes what was not used for long until there is one. So the
+//! bytes in use, those of fills included, never exceed the bound.
 
 mod last_use;
 
