@@ -33,7 +33,17 @@ def documented():
     return found
 
 
-def test_the_table_of_metrics_matches_the_metrics(make_server, origin, tmp_path):
+def keys(value, path=""):
+    """The keys of a status, with `[]` for the items of a list."""
+    if isinstance(value, list):
+        return set().union(*(keys(item, path + "[]") for item in value))
+    if not isinstance(value, dict):
+        return set()
+    below = [keys(item, f"{path}.{key}" if path else key) for key, item in value.items()]
+    return {f"{path}.{key}" if path else key for key in value}.union(*below)
+
+
+def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, origin, tmp_path):
     back_end = BackEnd()
     back_end.answers["/hook"] = {}
     config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc")}, "without_namespace": {"proxy_enabled": True}}}
@@ -54,6 +64,7 @@ def test_the_table_of_metrics_matches_the_metrics(make_server, origin, tmp_path)
         added = server.command("disk", "add", str(tmp_path / "second"), "--data", str(server.data))
         assert added.returncode == 0, added.stderr
         types = re.findall(r"^# TYPE (\S+) (\S+)$", server.admin("/metrics")[1], re.M)
+        status = keys(json.loads(server.admin("/status")[1]))
     finally:
         back_end.close()
     given, table = dict(types), documented()
@@ -61,6 +72,10 @@ def test_the_table_of_metrics_matches_the_metrics(make_server, origin, tmp_path)
     assert given.keys() - table.keys() == set(), "exported, but not in docs/operations.md"
     assert table.keys() - given.keys() == set(), "in docs/operations.md, but not exported"
     assert {name: kind for name, kind in given.items() if table[name] != kind} == {}, "of another kind than in the table"
+    # Scripts of operators read these keys: a change of the list belongs into the changelog.
+    listed = set((ROOT / "tests/e2e/status_keys.txt").read_text().split())
+    assert status - listed == set(), "in the status, but not in status_keys.txt"
+    assert listed - status == set(), "in status_keys.txt, but not in the status"
 
 
 # -- devices ---------------------------------------------------------------------------------------

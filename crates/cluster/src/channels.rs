@@ -19,7 +19,7 @@ use crate::frame::Kind;
 use crate::frame::channels::{Command, WireClear, WirePublish};
 use crate::frame::members::{WireMember, WirePresence};
 use crate::front::{Front, HistoryBounds};
-use crate::home::Home;
+use crate::home::{Home, HomeMembers, HomeRequests};
 use crate::keys::KeyHash;
 use crate::members::{ClientId, Member, MemberChange};
 use crate::options::ChannelsOptions;
@@ -228,7 +228,7 @@ impl Channels {
             {
                 Ok(self.keyed_at_front(channel.clone(), terms, publish))
             }
-            Channel::Local(handle) => self.0.home.store(handle.clone(), terms, publish).await,
+            Channel::Local(handle) => HomeRequests(&self.0.home).store(handle.clone(), terms, publish).await,
             Channel::Remote(RemoteChannel { front, name, home }) => forward(front, *home, name, Some(terms), publish),
         }
     }
@@ -238,7 +238,7 @@ impl Channels {
         let RemoteChannel { front, name, home } = channel;
         let (unkeyed, to) = (Publish { body, key: String::new(), permit: None }, name.clone());
         let submit = async move { forward(&front, home, &to, Some(terms), unkeyed) };
-        self.0.home.keyed(name, None, KeyHash::new(&key), permit, submit)
+        HomeRequests(&self.0.home).keyed(name, None, KeyHash::new(&key), permit, submit)
     }
 
     /// Submits a publication that is only delivered. Those of one caller to one channel stay in
@@ -249,7 +249,7 @@ impl Channels {
     pub async fn deliver(&self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
         self.check(|| publish.body.clone())?;
         match self.remote(channel) {
-            None => self.0.home.deliver(channel, publish).await,
+            None => HomeRequests(&self.0.home).deliver(channel, publish).await,
             Some((front, home)) => forward(front, home, channel, None, publish),
         }
     }
@@ -298,7 +298,7 @@ impl Channels {
         if self.0.cluster.is_some() {
             let member = member();
             if member.announced {
-                self.0.home.announce(channel, client, &member, change);
+                HomeMembers(&self.0.home).announce(channel, client, &member, change);
             }
         }
     }
@@ -339,7 +339,7 @@ impl Channels {
     /// Those of the store, or of the home.
     pub async fn clear(&self, channel: &str) -> Result<(), ChannelError> {
         match self.remote(channel) {
-            None => self.0.home.clear(channel).await,
+            None => HomeRequests(&self.0.home).clear(channel).await,
             Some((front, home)) => front.ask(home, channel, Command::Clear(WireClear {})).await.map(drop),
         }
     }
@@ -385,7 +385,7 @@ impl Channels {
             resets: counters.resets.load(Relaxed),
             gaps: counters.gaps.load(Relaxed),
             tail_bytes: front.tail_bytes(),
-            members: home.members() as u64,
+            members: HomeMembers(home).members() as u64,
         })
     }
 }
@@ -422,10 +422,10 @@ impl LinkEvents for Channels {
         match kind {
             Kind::Watch(frame) => home.on_watch(node, outbox, frame),
             Kind::Unwatch(frame) => home.on_unwatch(node, frame),
-            Kind::Request(frame) => home.on_request(node, outbox, frame),
-            Kind::MemberList(frame) => home.on_member_list(node, outbox, frame),
-            Kind::MemberEvent(frame) => home.on_member(node, outbox, frame),
-            Kind::MemberCheck(frame) => home.on_member_check(node, outbox, &frame),
+            Kind::Request(frame) => HomeRequests(home).on_request(node, outbox, frame),
+            Kind::MemberList(frame) => HomeMembers(home).on_member_list(node, outbox, frame),
+            Kind::MemberEvent(frame) => HomeMembers(home).on_member(node, outbox, frame),
+            Kind::MemberCheck(frame) => HomeMembers(home).on_member_check(node, outbox, &frame),
             Kind::Watched(frame) => front.on_watched(node, frame),
             Kind::Published(frame) => front.on_published(node, frame),
             Kind::Cleared(frame) => front.on_cleared(node, frame),

@@ -28,6 +28,9 @@ use crate::outbox::Outbox;
 use crate::roster::NodeIndex;
 use crate::sabotage::ClusterSabotage;
 use crate::sessions::Sessions;
+pub(crate) use members::HomeMembers;
+pub(crate) use requests::HomeRequests;
+
 use members::Members;
 use requests::{Publisher, Requests, publications};
 use watchers::{Watcher, Watchers};
@@ -165,11 +168,11 @@ impl Home {
     pub(crate) fn on_up(&self, node: NodeIndex, outbox: &Outbox, restarted: bool) {
         assert!(self.sessions.get().is_some(), "the sessions are set before links begin");
         if restarted {
-            self.remove_members(node);
+            HomeMembers(self).remove_members(node);
         }
         let mut front = self.front(node).lock();
         front.down_since = None;
-        front.publishers = self.start_publishers(outbox);
+        front.publishers = HomeRequests(self).start_publishers(outbox);
         front.reads = Some(Arc::new(Semaphore::new(READ_PERMITS)));
     }
 
@@ -305,7 +308,7 @@ impl Home {
         handle: &ChannelHandle,
         from: Position,
     ) -> Result<Option<History>, ChannelError> {
-        let _permits = self.read_permits(node, outbox, 1).await?;
+        let _permits = HomeRequests(self).read_permits(node, outbox, 1).await?;
         self.requests.histories.fetch_add(1, Relaxed);
         let query = HistoryQuery { since: Some(from), limit: ANSWER_PUBLICATIONS_MAX, reverse: false };
         let history = handle.history_within(query, self.requests.page_bytes).await?;
@@ -316,6 +319,18 @@ impl Home {
     /// Sends a publication to the nodes that watch its channel, once each.
     pub(crate) fn publish(&self, channel: &str, publication: &Publication, here: impl FnOnce()) {
         self.watchers.publish(channel, publication, here);
+    }
+
+    /// Removes expired members until the home is dropped.
+    pub(crate) fn start_expiry(self: &Arc<Self>, env: &Env) {
+        let (me, env) = (Arc::downgrade(self), env.clone());
+        env.clone().spawn_critical("cluster members", async move {
+            loop {
+                env.sleep(SWEEP).await;
+                let Some(home) = me.upgrade() else { return };
+                HomeMembers(&home).expire_members();
+            }
+        });
     }
 }
 

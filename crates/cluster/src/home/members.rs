@@ -109,20 +109,24 @@ impl Members {
     }
 }
 
-impl Home {
+/// Follows the members of channels of this node that are at others.
+#[derive(Clone, Copy)]
+pub(crate) struct HomeMembers<'a>(pub(crate) &'a Home);
+
+impl HomeMembers<'_> {
     /// Clients of other nodes that are members of channels here.
-    pub(crate) fn members(&self) -> usize {
-        self.members.parts.iter().map(|part| part.lock().values().map(BTreeMap::len).sum::<usize>()).sum()
+    pub(crate) fn members(self) -> usize {
+        self.0.members.parts.iter().map(|part| part.lock().values().map(BTreeMap::len).sum::<usize>()).sum()
     }
 
     /// The channel of a watch, and whether the members of its node have expired.
-    fn watched(&self, node: NodeIndex, number: u64) -> Option<(Arc<str>, bool)> {
-        let front = self.front(node).lock();
-        let expired = front.expired && !has_fault(self.sabotage, ClusterSabotage::AnnouncedForever);
+    fn watched(self, node: NodeIndex, number: u64) -> Option<(Arc<str>, bool)> {
+        let front = self.0.front(node).lock();
+        let expired = front.expired && !has_fault(self.0.sabotage, ClusterSabotage::AnnouncedForever);
         Some((front.watches.get(&number)?.clone(), expired))
     }
 
-    pub(crate) fn on_member_list(&self, node: NodeIndex, outbox: &Outbox, list: MemberList) {
+    pub(crate) fn on_member_list(self, node: NodeIndex, outbox: &Outbox, list: MemberList) {
         let MemberList { number, present, gone, last } = list;
         let Some((name, expired)) = self.watched(node, number) else { return };
         let mut clients = BTreeSet::new();
@@ -139,7 +143,7 @@ impl Home {
                 self.gone(node, &name, client, &member, acknowledged);
             }
         }
-        let mut front = self.front(node).lock();
+        let mut front = self.0.front(node).lock();
         let listed = front.listed.entry(number).or_default();
         listed.append(&mut clients);
         if !last {
@@ -148,13 +152,13 @@ impl Home {
         let listed = front.listed.remove(&number).unwrap_or_default();
         drop(front);
         // The list replaces what the home knew.
-        for (client, member) in self.members.remove_unlisted(&name, node, &listed) {
+        for (client, member) in self.0.members.remove_unlisted(&name, node, &listed) {
             self.left(&name, client, &member);
         }
         outbox.send(Kind::MemberDone(MemberDone { number, client: Bytes::new(), gone: false }).to_bytes());
     }
 
-    pub(crate) fn on_member(&self, node: NodeIndex, outbox: &Outbox, event: MemberEvent) {
+    pub(crate) fn on_member(self, node: NodeIndex, outbox: &Outbox, event: MemberEvent) {
         let MemberEvent { number, member: wire, gone } = event;
         let Some((name, expired)) = self.watched(node, number) else { return };
         let (id, acknowledged) = (wire.client.clone(), wire.acknowledged && !expired);
@@ -168,10 +172,10 @@ impl Home {
 
     /// Compares what a node has told with what is known of its members. A link is in order, so they
     /// are the same; where they are not, the node sends its list again.
-    pub(crate) fn on_member_check(&self, node: NodeIndex, outbox: &Outbox, check: &MemberCheck) {
+    pub(crate) fn on_member_check(self, node: NodeIndex, outbox: &Outbox, check: &MemberCheck) {
         for (number, hash) in check.numbers.iter().zip(&check.hashes) {
             let Some((name, _)) = self.watched(node, *number) else { continue };
-            if self.members.hash(&name, node) != *hash {
+            if self.0.members.hash(&name, node) != *hash {
                 log_rarely!(
                     warn,
                     "cluster: the members of the channel {:?} were not those of their node",
@@ -183,19 +187,19 @@ impl Home {
     }
 
     /// A client subscribed at a node, or its information changed.
-    fn present(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: Member, is_new: bool) {
-        if has_fault(self.sabotage, ClusterSabotage::EarlyMembersForgotten)
-            && self.env.now() < self.members.started + EARLY
+    fn present(self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: Member, is_new: bool) {
+        if has_fault(self.0.sabotage, ClusterSabotage::EarlyMembersForgotten)
+            && self.0.env.now() < self.0.members.started + EARLY
         {
             return;
         }
         let member = Arc::new(member);
         let before = {
-            let mut part = self.members.parts[self.members.part_of(name)].lock();
+            let mut part = self.0.members.parts[self.0.members.part_of(name)].lock();
             let members = part.entry(name.clone()).or_default();
             members.insert(client, Elsewhere { node, hash: member.hash(client), member: member.clone() })
         };
-        self.sessions().member_changed(name, client, &member, MemberChange::Joined);
+        self.0.sessions().member_changed(name, client, &member, MemberChange::Joined);
         if before.is_none() && is_new {
             self.notify(name, client, &member, MemberChange::Joined);
         }
@@ -203,8 +207,8 @@ impl Home {
 
     /// A client unsubscribed at a node. A home that has started again does not know those that left
     /// meanwhile, but its subscribers may know their joins.
-    fn gone(&self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: &Member, acknowledged: bool) {
-        match self.members.remove_one(self.members.part_of(name), name, client, node) {
+    fn gone(self, node: NodeIndex, name: &Arc<str>, client: ClientId, member: &Member, acknowledged: bool) {
+        match self.0.members.remove_one(self.0.members.part_of(name), name, client, node) {
             Some(known) => self.left(name, client, &known),
             None if acknowledged => self.notify(name, client, member, MemberChange::Left),
             None => {}
@@ -212,23 +216,23 @@ impl Home {
     }
 
     /// A member has been removed.
-    fn left(&self, name: &Arc<str>, client: ClientId, member: &Member) {
-        self.sessions().member_changed(name, client, member, MemberChange::Left);
+    fn left(self, name: &Arc<str>, client: ClientId, member: &Member) {
+        self.0.sessions().member_changed(name, client, member, MemberChange::Left);
         self.notify(name, client, member, MemberChange::Left);
     }
 
     /// Announces a change to the subscribers at all nodes.
-    fn notify(&self, name: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
+    fn notify(self, name: &Arc<str>, client: ClientId, member: &Member, change: MemberChange) {
         if !member.announced {
             return;
         }
         self.announce(name, client, member, change);
-        self.sessions().announce(name, client, member, change);
+        self.0.sessions().announce(name, client, member, change);
     }
 
     /// Announces a change to the subscribers at other nodes.
-    pub(crate) fn announce(&self, name: &str, client: ClientId, member: &Member, change: MemberChange) {
-        self.watchers.each(name, |watcher| {
+    pub(crate) fn announce(self, name: &str, client: ClientId, member: &Member, change: MemberChange) {
+        self.0.watchers.each(name, |watcher| {
             // Joins and leaves are dropped first: a client that needs certainty lists the members.
             if !watcher.outbox.is_beyond_quarters(2) {
                 let (number, gone) = (watcher.number, change == MemberChange::Left);
@@ -239,36 +243,24 @@ impl Home {
     }
 
     /// Removes the members of a node, with their leaves.
-    pub(super) fn remove_members(&self, node: NodeIndex) {
-        for part in 0..self.members.parts.len() {
-            for (name, client, member) in self.members.remove(part, node) {
+    pub(super) fn remove_members(self, node: NodeIndex) {
+        for part in 0..self.0.members.parts.len() {
+            for (name, client, member) in self.0.members.remove(part, node) {
                 self.left(&name, client, &member);
             }
         }
     }
 
     /// Removes the members of nodes whose links have been down for long.
-    fn expire_members(&self) {
-        let now = self.env.now();
-        for (index, front) in self.fronts.iter().enumerate() {
+    pub(super) fn expire_members(self) {
+        let now = self.0.env.now();
+        for (index, front) in self.0.fronts.iter().enumerate() {
             // Under the lock, so that no link begins in between.
             let mut front = front.lock();
-            if front.down_since.is_some_and(|since| now >= since + self.members.node_ttl) {
+            if front.down_since.is_some_and(|since| now >= since + self.0.members.node_ttl) {
                 (front.down_since, front.expired) = (None, true);
                 self.remove_members(NodeIndex(index as u16));
             }
         }
-    }
-
-    /// Removes expired members until the home is dropped.
-    pub(crate) fn start_expiry(self: &Arc<Self>, env: &Env) {
-        let (me, env) = (Arc::downgrade(self), env.clone());
-        env.clone().spawn_critical("cluster members", async move {
-            loop {
-                env.sleep(super::SWEEP).await;
-                let Some(home) = me.upgrade() else { return };
-                home.expire_members();
-            }
-        });
     }
 }

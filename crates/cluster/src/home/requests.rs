@@ -149,20 +149,24 @@ fn at(position: Position) -> Response {
     Response { position: position.into(), ..Response::default() }
 }
 
-impl Home {
+/// Carries out requests for channels of this node.
+#[derive(Clone, Copy)]
+pub(crate) struct HomeRequests<'a>(pub(crate) &'a Home);
+
+impl HomeRequests<'_> {
     /// Tasks that submit the publications that arrive on a link, until it ends.
-    pub(super) fn start_publishers(&self, outbox: &Outbox) -> Vec<Publisher> {
-        let Some(home) = self.me.upgrade() else { return Vec::new() };
+    pub(super) fn start_publishers(self, outbox: &Outbox) -> Vec<Publisher> {
+        let Some(home) = self.0.me.upgrade() else { return Vec::new() };
         let start = |_| {
             let (sender, mut queue) = mpsc::channel::<QueuedPublish>(PUBLISHER_QUEUE);
             let (home, outbox) = (home.clone(), outbox.clone());
-            self.env.spawn_critical("cluster publisher", async move {
+            self.0.env.spawn_critical("cluster publisher", async move {
                 while let Some(queued) = queue.recv().await {
                     // Its front already reported that the outcome is unknown.
                     if outbox.is_closed() {
                         return;
                     }
-                    home.publish_for(&outbox, queued).await;
+                    HomeRequests(&home).publish_for(&outbox, queued).await;
                 }
             });
             sender
@@ -171,42 +175,42 @@ impl Home {
     }
 
     /// Carries out a request of a node.
-    pub(crate) fn on_request(&self, node: NodeIndex, outbox: &Outbox, request: Request) {
+    pub(crate) fn on_request(self, node: NodeIndex, outbox: &Outbox, request: Request) {
         let Request { number, channel, command } = request;
-        let Some(home) = self.me.upgrade() else { return };
+        let Some(home) = self.0.me.upgrade() else { return };
         let outbox = outbox.clone();
-        let under_way = match self.requests.begin() {
+        let under_way = match self.0.requests.begin() {
             Ok(under_way) => under_way,
             Err(error) => return respond(&outbox, number, Err(error)),
         };
         match command {
             Some(Command::Publish(publish)) => {
-                let front = self.front(node).lock();
-                let at = self.watchers.spread(&channel, PUBLISHERS);
+                let front = self.0.front(node).lock();
+                let at = self.0.watchers.spread(&channel, PUBLISHERS);
                 if let Err(error) = queue(&front, at, (number, channel, publish), under_way) {
                     respond(&outbox, number, Err(error));
                 }
             }
-            Some(Command::History(query)) => self.env.spawn("cluster history", async move {
-                let history = home.history_for(node, &outbox, &channel, query).await;
+            Some(Command::History(query)) => self.0.env.spawn("cluster history", async move {
+                let history = HomeRequests(&home).history_for(node, &outbox, &channel, query).await;
                 respond(&outbox, number, history);
                 drop(under_way);
             }),
-            Some(Command::Clear(_)) => self.env.spawn("cluster history removal", async move {
-                let cleared = home.clear(&channel).await;
+            Some(Command::Clear(_)) => self.0.env.spawn("cluster history removal", async move {
+                let cleared = HomeRequests(&home).clear(&channel).await;
                 respond(&outbox, number, cleared.map(|()| Response::default()));
                 drop(under_way);
             }),
-            Some(Command::Presence(presence)) => self.env.spawn("cluster presence", async move {
-                let listed = home.presence_for(node, &outbox, &channel, presence.limit).await;
+            Some(Command::Presence(presence)) => self.0.env.spawn("cluster presence", async move {
+                let listed = HomeRequests(&home).presence_for(node, &outbox, &channel, presence.limit).await;
                 respond(&outbox, number, listed);
                 drop(under_way);
             }),
-            Some(Command::Call(call)) => self.env.spawn("cluster call", async move {
+            Some(Command::Call(call)) => self.0.env.spawn("cluster call", async move {
                 let body = home.sessions().call(call.body).await;
                 // A call may wait for other nodes, so its answer takes its permits afterwards.
                 let pages = body.len().div_ceil(home.requests.page_bytes).clamp(1, READ_PERMITS);
-                let _permits = home.read_permits(node, &outbox, pages).await;
+                let _permits = HomeRequests(&home).read_permits(node, &outbox, pages).await;
                 respond(&outbox, number, Ok(Response { body, ..Response::default() }));
                 drop(under_way);
             }),
@@ -216,8 +220,8 @@ impl Home {
 
     /// Submits a publication of a node, and responds after its commit, or when a publisher of this
     /// node would not wait longer.
-    async fn publish_for(&self, outbox: &Outbox, queued: QueuedPublish) {
-        if let Some(keep_up) = self.keep_up() {
+    async fn publish_for(self, outbox: &Outbox, queued: QueuedPublish) {
+        if let Some(keep_up) = self.0.keep_up() {
             keep_up.await;
         }
         let QueuedPublish { number, channel, publish: WirePublish { body, store, key }, permit, under_way } = queued;
@@ -230,7 +234,7 @@ impl Home {
             (None, _) => self.deliver(&channel, publish).await,
         };
         match accepted {
-            Ok(accepted) => self.env.spawn("cluster publication", async move {
+            Ok(accepted) => self.0.env.spawn("cluster publication", async move {
                 accepted.report(|committed| respond(&outbox, number, committed.map(at))).await;
                 drop((permit, under_way));
             }),
@@ -240,7 +244,7 @@ impl Home {
 
     /// Publishes in a channel of this node.
     pub(crate) async fn store(
-        &self,
+        self,
         handle: ChannelHandle,
         terms: StoreTerms,
         publish: Publish,
@@ -264,9 +268,9 @@ impl Home {
 
     /// Delivers a publication of a channel of this node, here and to other nodes, without storing
     /// it.
-    pub(crate) async fn deliver(&self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
+    pub(crate) async fn deliver(self, channel: &str, publish: Publish) -> Result<Accepted, ChannelError> {
         let Publish { body, key, permit } = publish;
-        let (Some(home), name) = (self.me.upgrade(), Arc::<str>::from(channel)) else {
+        let (Some(home), name) = (self.0.me.upgrade(), Arc::<str>::from(channel)) else {
             return Err(ChannelError::Stopping);
         };
         let to = name.clone();
@@ -281,7 +285,7 @@ impl Home {
     /// Publishes once for all attempts with a key. The key stays in flight until the result is
     /// certain, so a retry never publishes twice. `stored`: the channel keeps keys.
     pub(crate) fn keyed(
-        &self,
+        self,
         channel: Arc<str>,
         stored: Option<ChannelHandle>,
         key: KeyHash,
@@ -293,42 +297,42 @@ impl Home {
             drop(permit);
             published
         };
-        let keys = self.keys.clone();
+        let keys = self.0.keys.clone();
         Accepted::Keyed(Box::pin(async move { keys.once(&channel, stored.as_ref(), key, publishing).await }))
     }
 
-    fn handle(&self, channel: &str) -> Result<ChannelHandle, ChannelError> {
-        match self.watchers.handle(channel) {
+    fn handle(self, channel: &str) -> Result<ChannelHandle, ChannelError> {
+        match self.0.watchers.handle(channel) {
             Some(handle) => Ok(handle),
-            None => self.open(channel),
+            None => self.0.open(channel),
         }
     }
 
     /// Permits to read that many pages for an answer on a link. Answers are not read while the
     /// outbox has much to send.
     pub(super) async fn read_permits(
-        &self,
+        self,
         node: NodeIndex,
         outbox: &Outbox,
         pages: usize,
     ) -> Result<OwnedSemaphorePermit, ChannelError> {
-        let reads = self.front(node).lock().reads.clone().ok_or(ChannelError::HomeUnreachable)?;
+        let reads = self.0.front(node).lock().reads.clone().ok_or(ChannelError::HomeUnreachable)?;
         let permits = reads.acquire_many_owned(pages as u32).await.map_err(|_| ChannelError::HomeUnreachable)?;
         outbox.drained().await;
         Ok(permits)
     }
 
     async fn history_for(
-        &self,
+        self,
         node: NodeIndex,
         outbox: &Outbox,
         channel: &str,
         query: WireHistoryQuery,
     ) -> Result<Response, ChannelError> {
         let bytes_max =
-            usize::try_from(query.bytes_max).unwrap_or(usize::MAX).min(ANSWER_PERMITS * self.requests.page_bytes);
-        let _permits = self.read_permits(node, outbox, bytes_max.div_ceil(self.requests.page_bytes).max(1)).await?;
-        self.requests.histories.fetch_add(1, Relaxed);
+            usize::try_from(query.bytes_max).unwrap_or(usize::MAX).min(ANSWER_PERMITS * self.0.requests.page_bytes);
+        let _permits = self.read_permits(node, outbox, bytes_max.div_ceil(self.0.requests.page_bytes).max(1)).await?;
+        self.0.requests.histories.fetch_add(1, Relaxed);
         let query = query.query();
         let query = HistoryQuery { limit: query.limit.min(ANSWER_PUBLICATIONS_MAX), ..query };
         let history = self.handle(channel)?.history_within(query, bytes_max).await?;
@@ -337,13 +341,13 @@ impl Home {
     }
 
     async fn presence_for(
-        &self,
+        self,
         node: NodeIndex,
         outbox: &Outbox,
         channel: &str,
         limit: u64,
     ) -> Result<Response, ChannelError> {
-        let sessions = self.sessions();
+        let sessions = self.0.sessions();
         let (clients, users) = sessions.presence_counts(channel);
         let mut response = Response { clients, users, ..Response::default() };
         if limit > 0 {
@@ -354,7 +358,7 @@ impl Home {
             response.members = wire
                 .take_while(|member| {
                     bytes += member.encoded_len();
-                    bytes <= ANSWER_PERMITS * self.requests.page_bytes
+                    bytes <= ANSWER_PERMITS * self.0.requests.page_bytes
                 })
                 .collect();
             if response.members.len() < count {
@@ -366,9 +370,9 @@ impl Home {
     }
 
     /// Removes the history of a channel, also from the memory of other nodes.
-    pub(crate) async fn clear(&self, channel: &str) -> Result<(), ChannelError> {
+    pub(crate) async fn clear(self, channel: &str) -> Result<(), ChannelError> {
         self.handle(channel)?.clear().await?;
-        self.watchers.clear(channel);
+        self.0.watchers.clear(channel);
         Ok(())
     }
 }
