@@ -283,6 +283,8 @@ def test_tags_of_a_bucket(make_server):
     s3.delete_bucket_tagging(Bucket="photos")
     with fails("NoSuchTagSet", 404):
         s3.get_bucket_tagging(Bucket="photos")
+    s3.create_bucket(Bucket="tagged", CreateBucketConfiguration={"Tags": pairs[:2]})
+    assert s3.get_bucket_tagging(Bucket="tagged")["TagSet"] == pairs[:2]
     with fails("NoSuchBucket", 404):
         s3.put_bucket_tagging(Bucket="absent", Tagging={"TagSet": pairs})
 

@@ -64,7 +64,7 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
             "The disk has not answered for too long. Please try again later; a write that was under way may yet take effect.",
         ),
         StoreError::Log(error) => log_error(error),
-        StoreError::Unavailable(why) | StoreError::Unsupported(why) => S3Error::with_message(
+        StoreError::Unavailable(why) => S3Error::with_message(
             S3ErrorCode::ServiceUnavailable,
             format!("The server cannot serve this request until a disk is back: {why}."),
         ),

@@ -8,6 +8,9 @@ const HEAD_MAX: usize = 10;
 /// Capacity of a new payload, bytes.
 const ROOM: usize = 128 - HEAD_MAX;
 
+/// Capacity that a frame may keep beyond a quarter of its length, bytes.
+const SPARE_MAX: usize = 512;
+
 /// The payload of a frame, with room for the head, so that it becomes a frame without a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload(Vec<u8>);
@@ -40,6 +43,10 @@ impl Payload {
     pub fn with_head(mut self, head: &[u8]) -> Bytes {
         let at = HEAD_MAX - head.len();
         self.0[at..HEAD_MAX].copy_from_slice(head);
+        // The bounds of queues count lengths, so a long frame keeps little more than its length.
+        if self.0.capacity() > self.0.len() + self.0.len() / 4 + SPARE_MAX {
+            self.0.shrink_to_fit();
+        }
         Bytes::from(self.0).slice(at..)
     }
 }

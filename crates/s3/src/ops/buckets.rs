@@ -2,12 +2,13 @@
 
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
-use steadfast_store::{BucketSettings, StoreError};
+use steadfast_store::{BucketDocument, BucketSettings, StoreError};
 
 use crate::attributes::page_size;
 use crate::conditions::{durability, timestamp};
 use crate::error::{invalid_request, store_error};
 use crate::handler::{Handler, owner};
+use crate::ops::tags::bucket_document;
 
 pub(crate) async fn create(
     handler: &Handler,
@@ -19,7 +20,11 @@ pub(crate) async fn create(
         return Err(invalid_request("Object Lock is not offered."));
     }
     let name = req.input.bucket;
-    let settings = BucketSettings { durability, ..BucketSettings::default() };
+    let mut settings = BucketSettings { durability, ..BucketSettings::default() };
+    let tags = req.input.create_bucket_configuration.and_then(|configuration| configuration.tags);
+    if let Some(tags) = tags.filter(|tags| !tags.is_empty()) {
+        settings.set_document(BucketDocument::Tagging, Some(bucket_document(tags)?));
+    }
     match handler.store.buckets().create(&name, settings).await {
         // In its first region, S3 answers so to the owner of the bucket.
         Err(StoreError::BucketExists) if handler.options.region == "us-east-1" => {

@@ -18,8 +18,14 @@ fn tag_set_of(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect()
 }
 
-fn pairs_of(tagging: Tagging) -> Vec<(String, String)> {
-    tagging.tag_set.into_iter().map(|t| (t.key.unwrap_or_default(), t.value.unwrap_or_default())).collect()
+/// The document of a bucket's tags.
+pub(crate) fn bucket_document(tags: Vec<Tag>) -> S3Result<String> {
+    let tags = check_tags(pairs_of(tags), BUCKET_TAGS_MAX)?;
+    serde_json::to_string(&tags).map_err(|e| s3_error!(InternalError, "{}", e))
+}
+
+fn pairs_of(tags: Vec<Tag>) -> Vec<(String, String)> {
+    tags.into_iter().map(|t| (t.key.unwrap_or_default(), t.value.unwrap_or_default())).collect()
 }
 
 pub(crate) async fn get(
@@ -37,7 +43,7 @@ pub(crate) async fn put(
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let tags = check_tags(pairs_of(input.tagging), TAGS_MAX)?;
+    let tags = check_tags(pairs_of(input.tagging.tag_set), TAGS_MAX)?;
     let written = handler.store.at(&input.bucket, &input.key).set_tags(tags).await.map_err(store_error)?;
     Ok(S3Response::with_headers(PutObjectTaggingOutput::default(), durable_header(written.durable)))
 }
@@ -71,8 +77,7 @@ pub(crate) async fn put_of_bucket(
     handler: &Handler,
     req: S3Request<PutBucketTaggingInput>,
 ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
-    let tags = check_tags(pairs_of(req.input.tagging), BUCKET_TAGS_MAX)?;
-    let document = serde_json::to_string(&tags).map_err(|e| s3_error!(InternalError, "{}", e))?;
+    let document = bucket_document(req.input.tagging.tag_set)?;
     set_of_bucket(handler, &req.input.bucket, Some(document)).await?;
     Ok(S3Response::with_status(PutBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
 }
@@ -86,6 +91,10 @@ pub(crate) async fn delete_of_bucket(
 }
 
 async fn set_of_bucket(handler: &Handler, bucket: &str, document: Option<String>) -> S3Result<()> {
+    let info = handler.store.buckets().get(bucket).map_err(store_error)?;
+    if info.settings.document(BucketDocument::Tagging) == document.as_deref() {
+        return Ok(());
+    }
     let changed =
         handler.store.buckets().change(bucket, |settings| settings.set_document(BucketDocument::Tagging, document));
     changed.await.map_err(store_error)

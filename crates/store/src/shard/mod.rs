@@ -57,7 +57,7 @@ use crate::shard::hang::HangWatch;
 use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
 use crate::shard::openings::Openings;
 use crate::shard::reads::Reads;
-use crate::shard::submit::check_head;
+use crate::shard::submit::HEAD_BYTES_MAX;
 use crate::shard::writes::Writes;
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
@@ -300,7 +300,11 @@ impl Shard {
     /// Creates a bucket or changes its settings.
     pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
         let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
-        check_head(&head)?;
+        if head.len() > HEAD_BYTES_MAX {
+            let (bytes, name) = (head.len(), &meta.name);
+            let text = format!("the settings of the bucket {name:?} take {bytes} bytes; the limit is {HEAD_BYTES_MAX}");
+            return Err(StoreError::TooLarge(text));
+        }
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
     }
 
