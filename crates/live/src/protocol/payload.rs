@@ -50,3 +50,21 @@ impl Payload {
         Bytes::from(self.0).slice(at..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_frame_keeps_little_more_than_its_length() {
+        for len in [100, 70_000] {
+            let mut payload = Payload::default();
+            payload.buffer().reserve_exact(10 * len);
+            payload.buffer().resize(HEAD_MAX + len, b'x');
+            let frame = payload.with_head(&[1, 2]);
+            assert_eq!((frame.len(), &frame[..3]), (len + 2, &[1, 2, b'x'][..]));
+            let kept = frame.try_into_mut().expect("it has one owner").capacity();
+            assert!(kept <= len + len / 4 + SPARE_MAX + HEAD_MAX, "{kept} bytes for {len}");
+        }
+    }
+}
