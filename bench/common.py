@@ -42,8 +42,8 @@ class Server:
     # The MinIO program; `None` where it is not available.
     minio = None
 
-    def __init__(self, name, directory, extra=()):
-        self.name, self.dir, self.extra = name, Path(directory), list(extra)
+    def __init__(self, name, directory, extra=(), program=TARGET / "steadfast"):
+        self.name, self.dir, self.extra, self.program = name, Path(directory), list(extra), program
         self.port, self.admin_port = free_port(), free_port()
         self.process = None
 
@@ -51,7 +51,7 @@ class Server:
         if self.name == "minio":
             return [self.minio, "server", "--quiet", "--address", f"127.0.0.1:{self.port}",
                     "--console-address", f"127.0.0.1:{free_port()}", str(self.dir)]
-        return [str(TARGET / "steadfast"), "serve", "--data", str(self.dir), "--s3-listen", f"127.0.0.1:{self.port}",
+        return [str(self.program), "serve", "--data", str(self.dir), "--s3-listen", f"127.0.0.1:{self.port}",
                 "--admin-listen", f"127.0.0.1:{self.admin_port}", *(() if "--live-listen" in self.extra else ("--live-listen", "")), *self.extra]
 
     def start(self):
