@@ -16,7 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "bench" / "out"
 KEY, SECRET = "benchkey", "benchsecret123"
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+# The build that is measured: `release`, or `dist`, which packages carry.
+PROFILE = os.environ.get("BENCH_PROFILE", "release")
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / PROFILE
 
 
 def free_port():

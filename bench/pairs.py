@@ -16,7 +16,7 @@ from pathlib import Path
 
 from block import SPAN, Disk
 from caches import TICKS, Origin, fetch
-from common import OUT, ROOT, TARGET, Server, free_port
+from common import OUT, PROFILE, ROOT, TARGET, Server, free_port
 from live import LIVE_CONFIG, live_options
 
 MIB = 1 << 20
@@ -303,14 +303,14 @@ def size_name(size):
 def baseline_text(saved):
     """The baseline as JSON with one row a line, so that a change of a row is a change of a line."""
     rows = lambda ratios: ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in ratios.items())
-    return "{\n" + ",\n".join(f' "{commit}": {{\n{rows(ratios)}\n }}' for commit, ratios in saved.items()) + "\n}\n"
+    return "{\n" + ",\n".join(f' "{key}": {{\n{rows(ratios)}\n }}' for key, ratios in saved.items()) + "\n}\n"
 
 
 def run(args):
     builds = [Build("old", program_of(args.against)), Build("new", Path(args.new) if args.new else TARGET / "steadfast")]
     saved = json.loads(BASELINE.read_text())
     commit = commit_of(args.against)
-    key = next((key for key in saved if commit and commit.startswith(key)), None)
+    key = f"{PROFILE} against {commit[:7]}" if commit else ""
     reached = saved.get(key, {})
     pairs = Pairs(args, args.dir / "pairs", builds, reached)
     print(f"new / old, medians of {args.rounds} rounds; old: {args.against}; '!': worse than baseline.json by more than {TOLERANCE:.0%}")
@@ -324,6 +324,6 @@ def run(args):
     if args.save:
         if not commit:
             raise RuntimeError("--save needs a commit as --against")
-        saved[key or commit[:7]] = dict(reached, **pairs.ratios)
+        saved[key] = dict(reached, **pairs.ratios)
         BASELINE.write_text(baseline_text(saved))
         print(f"written: {BASELINE.name}")

@@ -22,11 +22,13 @@ const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
 const CLOSE_IDLE_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time between two log lines about failures to accept.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum bytes of answers that the kernel holds unsent for a connection.
-const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// Serves a protocol on connections.
 pub trait Door: Clone + Send + Sync + 'static {
+    /// Maximum bytes of answers that the kernel holds unsent for a connection. A small number makes
+    /// a slow reader visible before it fills megabytes in the kernel.
+    const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
+
     /// Serves one connection until it ends. When `stop` completes, the connection ends after its
     /// request in progress, if any. The door records in `connection` whether it is idle: a full
     /// port closes idle ones.
@@ -251,11 +253,11 @@ struct Handshake {
     stats: Arc<PortStats>,
 }
 
-async fn serve(
+async fn serve<D: Door>(
     socket: TcpStream,
     connection: Connection,
     peer: SocketAddr,
-    door: impl Door,
+    door: D,
     handshake: Handshake,
     env: Env,
     stop: watch::Receiver<bool>,
@@ -263,8 +265,7 @@ async fn serve(
     if let Err(e) = socket.set_nodelay(true) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NODELAY");
     }
-    // A small unsent buffer makes a slow reader visible before it fills megabytes in the kernel.
-    if let Err(e) = keep_unsent(&socket, UNSENT_BYTES_MAX) {
+    if let Err(e) = keep_unsent(&socket, D::UNSENT_BYTES_MAX) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NOTSENT_LOWAT");
     }
     let Handshake { tls, stats } = handshake;
