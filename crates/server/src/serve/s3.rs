@@ -77,7 +77,7 @@ pub(super) fn options(config: &Config, keys: Credentials, targets: Targets, edge
 pub(super) struct S3PortDoor(pub(super) S3Door);
 
 impl Door for S3PortDoor {
-    // Two pieces of an object. With half a piece, a GET of 1 MiB took a quarter more CPU time: the
+    // Two pieces of an object. With half a piece, a GET of 1 MiB took an eighth more CPU time: the
     // kernel split each write, and the server waited for the socket in between.
     const UNSENT_BYTES_MAX: libc::c_int = 512 << 10;
 
