@@ -42,7 +42,7 @@ def program_of(name):
         return Path(name).resolve()
     commit = commit_of(name)
     if not commit:
-        raise RuntimeError(f"{name} is neither a program nor a commit of this repository")
+        raise SystemExit(f"{name} is neither a program nor a commit of this repository")
     program = TARGET.parent / "pairs" / commit[:12]
     if not program.exists():
         print(f"building {name} (once) ...", flush=True)
@@ -323,7 +323,7 @@ def run(args):
     result.write_text(json.dumps(dict(against=args.against, rounds=args.rounds, ratios=pairs.ratios, notes=pairs.notes), indent=1) + "\n")
     if args.save:
         if not commit:
-            raise RuntimeError("--save needs a commit as --against")
+            raise SystemExit("--save needs a commit as --against")
         saved[key] = dict(reached, **pairs.ratios)
         BASELINE.write_text(baseline_text(saved))
         print(f"written: {BASELINE.name}")
