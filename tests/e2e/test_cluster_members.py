@@ -89,8 +89,11 @@ def test_the_clients_of_a_killed_front_leave_and_those_of_a_restarted_home_stay(
 
     async def run():
         lost = await subscribe(one, "ann")
+        assert await members(lost[3], 1) == ["ann"]
         left = await subscribe(two, "bob")
         assert await members(left[3], 1) == ["bob"]
+        # The answer comes after the acknowledgements of the joins on the same link.
+        assert present(one) == present(two) == ["ann", "bob"]
         home.kill()
         await asyncio.to_thread(restart, home)
         await asyncio.to_thread(nodes.connected)

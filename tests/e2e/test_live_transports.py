@@ -106,7 +106,7 @@ def test_the_api_disconnects_the_named_session_and_spares_the_whitelist(live):
     assert ends(streams[1]) == (4001, "paid up?")
     assert api(live, "disconnect", user="ann", whitelist=[pushes[0]["client"]]) == {"result": {}}
     assert ends(streams[2]) == (3503, "force disconnect")
-    assert live.status()["live"]["sessions"] == 1
+    wait.until(lambda: live.status()["live"]["sessions"] == 1, what="the end of the other sessions")
     assert api(live, "publish", channel="news", data=1, version=4)["error"]["code"] == 107
     assert api(live, "unsubscribe", user="ann", channel="news", session=sessions[0]) == {"result": {}}
     while not (push := streams[0].next()).get("unsubscribe"):
