@@ -3,7 +3,7 @@
 //! Direct I/O transfers between the device and the caller's pages. Those pages must therefore be
 //! aligned, and must stay in place until the kernel is done. The pool bounds them in bytes and
 //! returns memory whose pages are already mapped: mapping a megabyte costs more than writing it to
-//! a fast disk.
+//! a fast disk. Large buffers are within huge pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Deref;
@@ -17,11 +17,17 @@ use steadfast_flow::task::{HeldByTasks, HeldPart};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ages::{Ages, now};
+use crate::regions::{REGION_BLOCKS, REGION_BYTES, Region, Regions};
 
 /// The unit in which the layers above lay out data, in bytes. Every offset and length passed to a
 /// [`Disk`] is a multiple of it. It is a multiple of the alignment that direct I/O needs on current
 /// devices (512 or 4,096).
 pub const BLOCK: usize = 4096;
+
+/// Blocks of the smallest buffer within a huge page. Smaller ones would leave it in pieces.
+const LARGE_BLOCKS_MIN: usize = 32;
+/// Bytes of the smallest pool with huge pages: a few of them must not be most of the pool.
+const HUGE_LIMIT_MIN: usize = 8 * REGION_BYTES;
 
 /// Four size classes per doubling: at most a quarter of a buffer is unused.
 fn class_of(bytes: usize) -> (usize, usize) {
@@ -35,9 +41,21 @@ fn class_of(bytes: usize) -> (usize, usize) {
     ((shift - 2) * 4 + 4 + quarter, ((1 << shift) + (quarter + 1) * step) * BLOCK)
 }
 
+/// Where the memory of a buffer comes from, and returns to.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// The idle buffers of its size class.
+    Class(usize),
+    /// A huge page.
+    Region,
+    /// The allocator.
+    Allocator,
+}
+
 struct Raw {
     ptr: NonNull<u8>,
     capacity: usize,
+    origin: Origin,
 }
 
 // SAFETY: `Raw` owns its allocation exclusively, as a `Vec` does.
@@ -50,32 +68,112 @@ impl Raw {
         Layout::from_size_align(capacity, BLOCK).expect("a multiple of BLOCK below isize::MAX")
     }
 
-    fn new(capacity: usize) -> Self {
+    fn new(capacity: usize, origin: Origin) -> Self {
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a size above zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, capacity }
+        Self { ptr, capacity, origin }
+    }
+}
+
+impl Raw {
+    fn is_of_region(&self) -> bool {
+        matches!(self.origin, Origin::Region)
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
+        if self.is_of_region() {
+            return;
+        }
         // SAFETY: allocated in `new` with this layout.
         unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
     }
 }
 
+/// The memory of a pool.
 #[derive(Default)]
-struct Free {
+struct Memory {
+    /// Idle buffers by their size classes.
     classes: Vec<Vec<Raw>>,
-    bytes: usize,
+    /// Bytes of `classes`.
+    idle_bytes: usize,
+    /// Bytes in use that no region has.
+    alone_bytes: usize,
+    regions: Regions,
+}
+
+/// Memory that a pool no longer needs.
+#[derive(Default)]
+struct Evicted(Vec<Raw>, Vec<Region>);
+
+impl Memory {
+    /// Bytes in use and idle.
+    fn bytes(&self) -> usize {
+        self.idle_bytes + self.alone_bytes + self.regions.bytes()
+    }
+
+    /// Removes idle memory until `more` bytes are within `limit_bytes`. Returns whether they are:
+    /// regions in use may have holes.
+    fn make_room(&mut self, more: usize, limit_bytes: usize, evicted: &mut Evicted) -> bool {
+        while self.bytes() + more > limit_bytes {
+            if let Some(raw) = self.classes.iter_mut().rev().find_map(Vec::pop) {
+                self.idle_bytes -= raw.capacity;
+                evicted.0.push(raw);
+            } else if let Some(region) = self.regions.shrink() {
+                evicted.1.push(region);
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A part of a region, if there is one or may be another one.
+    fn take_part(&mut self, blocks: usize, limit_bytes: usize, evicted: &mut Evicted) -> Option<Raw> {
+        let ptr = self.regions.take(blocks).or_else(|| {
+            let may_grow = self.make_room(REGION_BYTES, limit_bytes, evicted) && self.regions.grow();
+            may_grow.then(|| self.regions.take(blocks)).flatten()
+        })?;
+        Some(Raw { ptr, capacity: blocks * BLOCK, origin: Origin::Region })
+    }
+
+    fn take_idle(&mut self, class: usize) -> Option<Raw> {
+        let raw = self.classes.get_mut(class)?.pop()?;
+        self.idle_bytes -= raw.capacity;
+        Some(raw)
+    }
+
+    /// Ends the use of a buffer. Returns what is to be freed.
+    fn give_back(&mut self, raw: Raw) -> Option<Raw> {
+        match raw.origin {
+            Origin::Class(class) => {
+                self.alone_bytes -= raw.capacity;
+                self.idle_bytes += raw.capacity;
+                if self.classes.len() <= class {
+                    self.classes.resize_with(class + 1, Vec::new);
+                }
+                self.classes[class].push(raw);
+                None
+            }
+            Origin::Region => {
+                self.regions.give_back(raw.ptr, raw.capacity / BLOCK);
+                None
+            }
+            Origin::Allocator => {
+                self.alone_bytes -= raw.capacity;
+                Some(raw)
+            }
+        }
+    }
 }
 
 struct PoolShared {
     room: Arc<Semaphore>,
     limit_bytes: usize,
-    free: Mutex<Free>,
+    memory: Mutex<Memory>,
     waiting: Ages,
     /// When a waiting caller last got its memory.
     granted: Mutex<Option<Instant>>,
@@ -83,7 +181,8 @@ struct PoolShared {
     frozen: Option<HeldByTasks>,
 }
 
-/// A bounded pool of aligned buffers. Clones share it.
+/// A bounded pool of aligned buffers. Clones share it. Buffers of different sizes may leave holes
+/// in its huge pages; then its memory exceeds the limit by those holes at most.
 #[derive(Clone)]
 pub struct BufPool(Arc<PoolShared>);
 
@@ -106,7 +205,7 @@ impl BufPool {
         Self(Arc::new(PoolShared {
             room: Arc::new(Semaphore::new(limit_bytes / BLOCK)),
             limit_bytes,
-            free: Mutex::new(Free::default()),
+            memory: Mutex::new(Memory::default()),
             waiting: Ages::default(),
             granted: Mutex::new(None),
             frozen,
@@ -123,7 +222,7 @@ impl BufPool {
         if let Some(buf) = self.try_get(capacity) {
             return buf;
         }
-        let (class, bytes) = class_of(capacity);
+        let bytes = self.0.bytes_of(capacity);
         assert!(bytes <= self.0.limit_bytes, "a buffer of {bytes} bytes from a pool of {}", self.0.limit_bytes);
         if let Some(frozen) = &self.0.frozen {
             frozen.assert_none();
@@ -132,7 +231,7 @@ impl BufPool {
         let room = self.0.room.clone().acquire_many_owned((bytes / BLOCK) as u32).await.expect("never closed");
         *self.0.granted.lock() = Some(now());
         drop(waiting);
-        self.take(class, bytes, room)
+        self.take(capacity, room)
     }
 
     /// How long callers have waited while none of them got memory, in milliseconds; 0 when no
@@ -145,14 +244,14 @@ impl BufPool {
 
     /// Like [`BufPool::get`], but returns `None` at once when the pool has not enough free memory.
     pub fn try_get(&self, capacity: usize) -> Option<AlignedBuf> {
-        let (class, bytes) = class_of(capacity);
+        let bytes = self.0.bytes_of(capacity);
         let room = self.0.room.clone().try_acquire_many_owned((bytes / BLOCK) as u32).ok()?;
-        Some(self.take(class, bytes, room))
+        Some(self.take(capacity, room))
     }
 
     /// Whether the pool can ever return a buffer of `capacity` bytes.
     pub fn fits(&self, capacity: usize) -> bool {
-        capacity <= self.0.limit_bytes && class_of(capacity).1 <= self.0.limit_bytes
+        capacity <= self.0.limit_bytes && self.0.bytes_of(capacity) <= self.0.limit_bytes
     }
 
     /// Bytes in use.
@@ -165,29 +264,41 @@ impl BufPool {
         self.0.limit_bytes
     }
 
-    fn take(&self, class: usize, bytes: usize, room: OwnedSemaphorePermit) -> AlignedBuf {
-        let mut evicted = Vec::new();
+    fn take(&self, capacity: usize, room: OwnedSemaphorePermit) -> AlignedBuf {
+        let (limit_bytes, bytes) = (self.0.limit_bytes, self.0.bytes_of(capacity));
+        let (class, _) = class_of(capacity);
+        let is_large = self.0.is_large(capacity);
+        let mut evicted = Evicted::default();
         let found = {
-            let mut free = self.0.free.lock();
-            let found = free.classes.get_mut(class).and_then(Vec::pop);
-            match &found {
-                Some(raw) => free.bytes -= raw.capacity,
-                None => {
-                    // Idle buffers of other classes are freed, so that idle and used buffers
-                    // together keep the limit.
-                    let used = self.used_bytes();
-                    while free.bytes + used > self.0.limit_bytes {
-                        let Some(raw) = free.classes.iter_mut().rev().find_map(Vec::pop) else { break };
-                        free.bytes -= raw.capacity;
-                        evicted.push(raw);
-                    }
-                }
+            let mut memory = self.0.memory.lock();
+            let found = match is_large {
+                true => memory.take_part(bytes / BLOCK, limit_bytes, &mut evicted),
+                false => memory.take_idle(class),
+            };
+            if found.is_none() {
+                memory.make_room(bytes, limit_bytes, &mut evicted);
+            }
+            if !found.as_ref().is_some_and(Raw::is_of_region) {
+                memory.alone_bytes += bytes;
             }
             found
         };
         drop(evicted);
-        let raw = found.unwrap_or_else(|| Raw::new(bytes));
-        AlignedBuf { raw: Some(raw), class, len: 0, pool: self.0.clone(), _room: room, _frozen: None }
+        let origin = if is_large { Origin::Allocator } else { Origin::Class(class) };
+        let raw = found.unwrap_or_else(|| Raw::new(bytes, origin));
+        AlignedBuf { raw: Some(raw), len: 0, pool: self.0.clone(), _room: room, _frozen: None }
+    }
+}
+
+impl PoolShared {
+    /// Whether a buffer of this capacity comes from a huge page.
+    fn is_large(&self, capacity: usize) -> bool {
+        self.limit_bytes >= HUGE_LIMIT_MIN && (LARGE_BLOCKS_MIN..=REGION_BLOCKS).contains(&capacity.div_ceil(BLOCK))
+    }
+
+    /// The bytes that a buffer of this capacity takes.
+    fn bytes_of(&self, capacity: usize) -> usize {
+        if self.is_large(capacity) { capacity.next_multiple_of(BLOCK) } else { class_of(capacity).1 }
     }
 }
 
@@ -213,7 +324,6 @@ impl Drop for Waiting<'_> {
 /// to its pool.
 pub struct AlignedBuf {
     raw: Option<Raw>,
-    class: usize,
     len: usize,
     pool: Arc<PoolShared>,
     _room: OwnedSemaphorePermit,
@@ -280,12 +390,8 @@ impl AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         let Some(raw) = self.raw.take() else { return };
-        let mut free = self.pool.free.lock();
-        if free.classes.len() <= self.class {
-            free.classes.resize_with(self.class + 1, Vec::new);
-        }
-        free.bytes += raw.capacity;
-        free.classes[self.class].push(raw);
+        let freed = self.pool.memory.lock().give_back(raw);
+        drop(freed);
     }
 }
 
@@ -360,6 +466,30 @@ mod tests {
         assert_eq!(pool.used_bytes(), BLOCK);
         drop(part);
         assert_eq!(pool.used_bytes(), 0);
+    }
+
+    #[test]
+    fn large_buffers_share_huge_pages_and_idle_memory_keeps_the_limit() {
+        let pool = BufPool::new(HUGE_LIMIT_MIN);
+        let bytes = || pool.0.memory.lock().bytes();
+        let piece = 65 * BLOCK;
+        let held: Vec<AlignedBuf> = std::iter::from_fn(|| pool.try_get(piece)).collect();
+        assert_eq!(held.len(), HUGE_LIMIT_MIN / piece, "no block is unused");
+        assert_eq!(pool.used_bytes(), held.len() * piece);
+        // Seven pieces fit into a region. The last ones come from the allocator.
+        let regions = bytes() - held.iter().filter(|buf| !buf.raw().is_of_region()).count() * piece;
+        assert_eq!(regions % REGION_BYTES, 0);
+        assert!(bytes() <= HUGE_LIMIT_MIN + 8 * (REGION_BYTES - 7 * piece), "{} bytes", bytes());
+        drop(held);
+        assert!(bytes() == regions && regions <= HUGE_LIMIT_MIN);
+        let again = pool.try_get(piece).expect("room");
+        assert!(again.raw().is_of_region() && bytes() == regions, "a region is used again");
+        drop(again);
+        // Small buffers take the memory of the idle regions, and those that of idle buffers.
+        let small: Vec<AlignedBuf> = std::iter::from_fn(|| pool.try_get(BLOCK)).collect();
+        assert!(small.len() == HUGE_LIMIT_MIN / BLOCK && bytes() == HUGE_LIMIT_MIN);
+        drop(small);
+        assert!(pool.try_get(piece).expect("room").raw().is_of_region() && bytes() == HUGE_LIMIT_MIN);
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ mod mem;
 mod open;
 mod options;
 pub mod probe;
+mod regions;
 mod request;
 mod slow;
 mod status;

@@ -107,7 +107,7 @@ impl Default for StoreOptions {
             write_wait: Duration::from_secs(10),
             read_piece_bytes: 256 << 10,
             read_ahead_pieces: 4,
-            read_ahead_bytes_max: 64 << 20,
+            read_ahead_bytes_max: 1 << 20,
             cache_bytes: 256 << 20,
             channel_tail_bytes: 128 << 20,
             index_cache_bytes: 64 << 20,

@@ -147,7 +147,7 @@ sections! {
         /// Memory for the cache of the index.
         index_cache: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
         /// Memory for the read-ahead of all downloads together.
-        read_ahead: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
+        read_ahead: Size = Size::mib(1), in 1_048_576..=1_099_511_627_776;
         /// Age at which multipart uploads are aborted. Empty: never.
         upload_expiry: Option<Duration> = None, in 60_000_000..=31_536_000_000_000;
         /// After the wall clock has stepped, or was set while the server was off for more than a
