@@ -159,6 +159,17 @@ pub trait Disk: Send + Sync + 'static {
     /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else the device's error.
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes>;
 
+    /// As [`Disk::read`], but the caller may keep the bytes for long, and bounds how many it keeps.
+    /// A disk that can hands out the memory of the read, which no longer counts against its pool.
+    /// Others copy it.
+    ///
+    /// # Errors
+    /// Those of [`Disk::read`].
+    fn read_kept(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let read = self.read(offset, len);
+        Box::pin(async move { Ok(Bytes::copy_from_slice(&read.await?)) })
+    }
+
     /// Two offsets for a label on each device of the disk, of one block each. Constant.
     fn label_places(&self) -> Vec<[u64; 2]> {
         vec![[0, 512 << 10]]

@@ -5,9 +5,7 @@
 //! returns memory whose pages are already mapped: mapping a megabyte costs more than writing it to
 //! a fast disk. Large buffers are within huge pages.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,158 +15,8 @@ use steadfast_flow::task::{HeldByTasks, HeldPart};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ages::{Ages, now};
-use crate::regions::{REGION_BLOCKS, REGION_BYTES, Region, Regions};
-
-/// The unit in which the layers above lay out data, in bytes. Every offset and length passed to a
-/// [`Disk`] is a multiple of it. It is a multiple of the alignment that direct I/O needs on current
-/// devices (512 or 4,096).
-pub const BLOCK: usize = 4096;
-
-/// Blocks of the smallest buffer within a huge page. Smaller ones would leave it in pieces.
-const LARGE_BLOCKS_MIN: usize = 32;
-/// Bytes of the smallest pool with huge pages: a few of them must not be most of the pool.
-const HUGE_LIMIT_MIN: usize = 8 * REGION_BYTES;
-
-/// Four size classes per doubling: at most a quarter of a buffer is unused.
-fn class_of(bytes: usize) -> (usize, usize) {
-    let blocks = bytes.div_ceil(BLOCK).max(1);
-    if blocks <= 4 {
-        return (blocks - 1, blocks * BLOCK);
-    }
-    let shift = (usize::BITS - 1 - (blocks - 1).leading_zeros()) as usize;
-    let step = 1usize << (shift - 2);
-    let quarter = (blocks - 1 - (1 << shift)) / step;
-    ((shift - 2) * 4 + 4 + quarter, ((1 << shift) + (quarter + 1) * step) * BLOCK)
-}
-
-/// Where the memory of a buffer comes from, and returns to.
-#[derive(Clone, Copy)]
-enum Origin {
-    /// The idle buffers of its size class.
-    Class(usize),
-    /// A huge page.
-    Region,
-    /// The allocator.
-    Allocator,
-}
-
-struct Raw {
-    ptr: NonNull<u8>,
-    capacity: usize,
-    origin: Origin,
-}
-
-// SAFETY: `Raw` owns its allocation exclusively, as a `Vec` does.
-unsafe impl Send for Raw {}
-// SAFETY: shared access only reads the bytes.
-unsafe impl Sync for Raw {}
-
-impl Raw {
-    fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, BLOCK).expect("a multiple of BLOCK below isize::MAX")
-    }
-
-    fn new(capacity: usize, origin: Origin) -> Self {
-        let layout = Self::layout(capacity);
-        // SAFETY: the layout has a size above zero.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, capacity, origin }
-    }
-}
-
-impl Raw {
-    fn is_of_region(&self) -> bool {
-        matches!(self.origin, Origin::Region)
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        if self.is_of_region() {
-            return;
-        }
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
-    }
-}
-
-/// The memory of a pool.
-#[derive(Default)]
-struct Memory {
-    /// Idle buffers by their size classes.
-    classes: Vec<Vec<Raw>>,
-    /// Bytes of `classes`.
-    idle_bytes: usize,
-    /// Bytes in use that no region has.
-    alone_bytes: usize,
-    regions: Regions,
-}
-
-/// Memory that a pool no longer needs.
-#[derive(Default)]
-struct Evicted(Vec<Raw>, Vec<Region>);
-
-impl Memory {
-    /// Bytes in use and idle.
-    fn bytes(&self) -> usize {
-        self.idle_bytes + self.alone_bytes + self.regions.bytes()
-    }
-
-    /// Removes idle memory until `more` bytes are within `limit_bytes`. Returns whether they are:
-    /// regions in use may have holes.
-    fn make_room(&mut self, more: usize, limit_bytes: usize, evicted: &mut Evicted) -> bool {
-        while self.bytes() + more > limit_bytes {
-            if let Some(raw) = self.classes.iter_mut().rev().find_map(Vec::pop) {
-                self.idle_bytes -= raw.capacity;
-                evicted.0.push(raw);
-            } else if let Some(region) = self.regions.shrink() {
-                evicted.1.push(region);
-            } else {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// A part of a region, if there is one or may be another one.
-    fn take_part(&mut self, blocks: usize, limit_bytes: usize, evicted: &mut Evicted) -> Option<Raw> {
-        let ptr = self.regions.take(blocks).or_else(|| {
-            let may_grow = self.make_room(REGION_BYTES, limit_bytes, evicted) && self.regions.grow();
-            may_grow.then(|| self.regions.take(blocks)).flatten()
-        })?;
-        Some(Raw { ptr, capacity: blocks * BLOCK, origin: Origin::Region })
-    }
-
-    fn take_idle(&mut self, class: usize) -> Option<Raw> {
-        let raw = self.classes.get_mut(class)?.pop()?;
-        self.idle_bytes -= raw.capacity;
-        Some(raw)
-    }
-
-    /// Ends the use of a buffer. Returns what is to be freed.
-    fn give_back(&mut self, raw: Raw) -> Option<Raw> {
-        match raw.origin {
-            Origin::Class(class) => {
-                self.alone_bytes -= raw.capacity;
-                self.idle_bytes += raw.capacity;
-                if self.classes.len() <= class {
-                    self.classes.resize_with(class + 1, Vec::new);
-                }
-                self.classes[class].push(raw);
-                None
-            }
-            Origin::Region => {
-                self.regions.give_back(raw.ptr, raw.capacity / BLOCK);
-                None
-            }
-            Origin::Allocator => {
-                self.alone_bytes -= raw.capacity;
-                Some(raw)
-            }
-        }
-    }
-}
+use crate::block::BLOCK;
+use crate::pool_memory::{Memory, Missing, Raw};
 
 struct PoolShared {
     room: Arc<Semaphore>,
@@ -205,7 +53,7 @@ impl BufPool {
         Self(Arc::new(PoolShared {
             room: Arc::new(Semaphore::new(limit_bytes / BLOCK)),
             limit_bytes,
-            memory: Mutex::new(Memory::default()),
+            memory: Mutex::new(Memory::new(limit_bytes)),
             waiting: Ages::default(),
             granted: Mutex::new(None),
             frozen,
@@ -265,40 +113,18 @@ impl BufPool {
     }
 
     fn take(&self, capacity: usize, room: OwnedSemaphorePermit) -> AlignedBuf {
-        let (limit_bytes, bytes) = (self.0.limit_bytes, self.0.bytes_of(capacity));
-        let (class, _) = class_of(capacity);
-        let is_large = self.0.is_large(capacity);
-        let mut evicted = Evicted::default();
-        let found = {
-            let mut memory = self.0.memory.lock();
-            let found = match is_large {
-                true => memory.take_part(bytes / BLOCK, limit_bytes, &mut evicted),
-                false => memory.take_idle(class),
-            };
-            if found.is_none() {
-                memory.make_room(bytes, limit_bytes, &mut evicted);
-            }
-            if !found.as_ref().is_some_and(Raw::is_of_region) {
-                memory.alone_bytes += bytes;
-            }
-            found
-        };
-        drop(evicted);
-        let origin = if is_large { Origin::Allocator } else { Origin::Class(class) };
-        let raw = found.unwrap_or_else(|| Raw::new(bytes, origin));
-        AlignedBuf { raw: Some(raw), len: 0, pool: self.0.clone(), _room: room, _frozen: None }
+        let mut freed = Vec::new();
+        let found = self.0.memory.lock().take(capacity, &mut freed);
+        drop(freed);
+        let raw = found.unwrap_or_else(Missing::allocate);
+        AlignedBuf { raw: Some(raw), len: 0, pool: self.0.clone(), room: Some(room), _frozen: None }
     }
 }
 
 impl PoolShared {
-    /// Whether a buffer of this capacity comes from a huge page.
-    fn is_large(&self, capacity: usize) -> bool {
-        self.limit_bytes >= HUGE_LIMIT_MIN && (LARGE_BLOCKS_MIN..=REGION_BLOCKS).contains(&capacity.div_ceil(BLOCK))
-    }
-
     /// The bytes that a buffer of this capacity takes.
     fn bytes_of(&self, capacity: usize) -> usize {
-        if self.is_large(capacity) { capacity.next_multiple_of(BLOCK) } else { class_of(capacity).1 }
+        Memory::bytes_of(self.limit_bytes, capacity)
     }
 }
 
@@ -326,7 +152,8 @@ pub struct AlignedBuf {
     raw: Option<Raw>,
     len: usize,
     pool: Arc<PoolShared>,
-    _room: OwnedSemaphorePermit,
+    /// `None` in a kept buffer.
+    room: Option<OwnedSemaphorePermit>,
     /// Of a frozen buffer of a pool for results.
     _frozen: Option<HeldPart>,
 }
@@ -385,12 +212,21 @@ impl AlignedBuf {
         self._frozen = self.pool.frozen.as_ref().map(HeldByTasks::hold);
         Bytes::from_owner(self)
     }
+
+    /// As [`AlignedBuf::freeze`], but from now on the memory does not count against the limit of
+    /// the pool. The caller bounds the bytes that it keeps.
+    pub fn keep(mut self) -> Bytes {
+        self.pool.memory.lock().keep(self.raw());
+        self.room = None;
+        Bytes::from_owner(self)
+    }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         let Some(raw) = self.raw.take() else { return };
-        let freed = self.pool.memory.lock().give_back(raw);
+        let mut freed = Vec::new();
+        self.pool.memory.lock().give_back(raw, self.room.is_none(), &mut freed);
         drop(freed);
     }
 }
@@ -427,19 +263,8 @@ impl std::fmt::Debug for AlignedBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn classes_cover_their_size_with_little_waste() {
-        let mut last = (0, 0);
-        for blocks in 1..5000usize {
-            let want = blocks * BLOCK;
-            let (class, bytes) = class_of(want);
-            assert!(bytes >= want && bytes * 4 <= want * 5 + 4 * BLOCK, "{blocks}: {bytes}");
-            assert!(class >= last.0 && class <= last.0 + 1, "{blocks}: class {class} after {}", last.0);
-            assert_eq!(class == last.0, bytes == last.1 || blocks == 1 && last.1 == 0, "{blocks}");
-            last = (class, bytes);
-        }
-    }
+    use crate::huge_pages::{HUGE_BLOCKS, HUGE_BYTES};
+    use crate::pool_memory::HUGE_LIMIT_MIN;
 
     #[test]
     fn pool_is_bounded_and_reuses() {
@@ -476,20 +301,42 @@ mod tests {
         let held: Vec<AlignedBuf> = std::iter::from_fn(|| pool.try_get(piece)).collect();
         assert_eq!(held.len(), HUGE_LIMIT_MIN / piece, "no block is unused");
         assert_eq!(pool.used_bytes(), held.len() * piece);
-        // Seven pieces fit into a region. The last ones come from the allocator.
-        let regions = bytes() - held.iter().filter(|buf| !buf.raw().is_of_region()).count() * piece;
-        assert_eq!(regions % REGION_BYTES, 0);
-        assert!(bytes() <= HUGE_LIMIT_MIN + 8 * (REGION_BYTES - 7 * piece), "{} bytes", bytes());
+        // Seven pieces fit into a huge page. The last ones come from the allocator.
+        let pages = bytes() - held.iter().filter(|buf| !buf.raw().is_of_huge_page()).count() * piece;
+        assert_eq!(pages % HUGE_BYTES, 0);
+        assert!(bytes() <= HUGE_LIMIT_MIN + 8 * (HUGE_BYTES - 7 * piece), "{} bytes", bytes());
         drop(held);
-        assert!(bytes() == regions && regions <= HUGE_LIMIT_MIN);
+        assert!(bytes() == pages && pages <= HUGE_LIMIT_MIN);
         let again = pool.try_get(piece).expect("room");
-        assert!(again.raw().is_of_region() && bytes() == regions, "a region is used again");
+        assert!(again.raw().is_of_huge_page() && bytes() == pages, "a huge page is used again");
         drop(again);
-        // Small buffers take the memory of the idle regions, and those that of idle buffers.
+        // Small buffers take the memory of the idle huge pages, and those that of idle buffers.
         let small: Vec<AlignedBuf> = std::iter::from_fn(|| pool.try_get(BLOCK)).collect();
         assert!(small.len() == HUGE_LIMIT_MIN / BLOCK && bytes() == HUGE_LIMIT_MIN);
         drop(small);
-        assert!(pool.try_get(piece).expect("room").raw().is_of_region() && bytes() == HUGE_LIMIT_MIN);
+        assert!(pool.try_get(piece).expect("room").raw().is_of_huge_page() && bytes() == HUGE_LIMIT_MIN);
+    }
+
+    #[test]
+    fn kept_buffers_do_not_count_and_their_memory_is_freed_or_used_again() {
+        let pool = BufPool::new(HUGE_LIMIT_MIN);
+        let bytes = || pool.0.memory.lock().bytes();
+        for blocks in [1, 64, HUGE_BLOCKS + 1] {
+            let one = blocks * BLOCK;
+            let mut kept: Vec<Bytes> = Vec::new();
+            for n in 0..3 * HUGE_LIMIT_MIN / one {
+                let mut buf = pool.try_get(one).expect("kept memory does not count");
+                buf.put(&n.to_le_bytes());
+                kept.push(buf.keep());
+            }
+            assert_eq!(pool.used_bytes(), 0);
+            let (class, total) = (pool.0.bytes_of(one), bytes());
+            assert!(total >= kept.len() * class && total <= kept.len() * class + HUGE_LIMIT_MIN, "{total} bytes");
+            assert!(kept.iter().enumerate().all(|(n, data)| data[..] == n.to_le_bytes()), "none was used again");
+            kept.truncate(1);
+            assert!(bytes() <= HUGE_LIMIT_MIN + class, "{} bytes", bytes());
+        }
+        assert!(bytes() <= HUGE_LIMIT_MIN);
     }
 
     #[tokio::test]

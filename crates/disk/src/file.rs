@@ -190,10 +190,11 @@ impl FileDiskInner {
         Ok(())
     }
 
-    async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+    /// Reads bytes; `None` for no bytes.
+    async fn read(&self, offset: u64, len: usize) -> io::Result<Option<AlignedBuf>> {
         self.check(Access::Read, offset, len as u64)?;
         if len == 0 {
-            return Ok(Bytes::new());
+            return Ok(None);
         }
         if !self.read_pool.fits(len) {
             let text = format!("a read of {len} bytes exceeds the read pool of {} bytes", self.read_pool.limit_bytes());
@@ -212,7 +213,7 @@ impl FileDiskInner {
         }
         let buffer = target.into_inner().ok_or_else(ended)?;
         assert_eq!(buffer.len(), len, "a read of another length");
-        Ok(buffer.freeze())
+        Ok(Some(buffer))
     }
 
     async fn write(&self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
@@ -341,7 +342,12 @@ impl Disk for FileDisk {
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
         let inner = self.0.clone();
-        Box::pin(async move { inner.read(offset, len).await })
+        Box::pin(async move { Ok(inner.read(offset, len).await?.map_or_else(Bytes::new, AlignedBuf::freeze)) })
+    }
+
+    fn read_kept(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let inner = self.0.clone();
+        Box::pin(async move { Ok(inner.read(offset, len).await?.map_or_else(Bytes::new, AlignedBuf::keep)) })
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {

@@ -7,11 +7,13 @@
 
 mod ages;
 mod api;
+mod block;
 mod buffer;
 mod claim;
 mod faulty;
 mod file;
 mod grow;
+mod huge_pages;
 mod intent;
 mod label;
 mod latency;
@@ -19,8 +21,8 @@ mod mark;
 mod mem;
 mod open;
 mod options;
+mod pool_memory;
 pub mod probe;
-mod regions;
 mod request;
 mod slow;
 mod status;
@@ -31,7 +33,8 @@ mod uring;
 mod zones;
 
 pub use api::{CacheClaim, Disk, DiskStats, Geometry, IoFuture, Latencies, Zone, ZoneGeometry, ZoneState};
-pub use buffer::{AlignedBuf, BLOCK, BufPool};
+pub use block::BLOCK;
+pub use buffer::{AlignedBuf, BufPool};
 pub use claim::{cache_warnings, is_zoned};
 pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};
 pub use file::{FileDisk, outlive_file_size_limit};

@@ -65,6 +65,11 @@ impl MemDisk {
         Self { read_pool: BufPool::for_results(bytes), ..self }
     }
 
+    /// The memory for the results of reads.
+    pub fn buffers_for_reads(&self) -> &BufPool {
+        &self.read_pool
+    }
+
     /// Copies the current content to a separate disk, like the state after a crash at this moment.
     pub fn image(&self) -> Self {
         let state = self.state.lock();
@@ -89,6 +94,31 @@ impl MemDisk {
             return Err(io::Error::new(past_the_end, format!("{len} bytes at {offset}: past the end")));
         }
         Ok(())
+    }
+
+    fn read_into_pool(&self, offset: u64, len: usize) -> IoFuture<AlignedBuf> {
+        let pool = self.read_pool.clone();
+        if !pool.fits(len) {
+            let text = format!("a read of {len} bytes exceeds the memory for reads");
+            return Box::pin(std::future::ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text))));
+        }
+        let read = self.later(move |state| {
+            Self::check(state, offset, len as u64, io::ErrorKind::UnexpectedEof)?;
+            let first = offset / BLOCK as u64;
+            let mut bytes = vec![0; len];
+            for (number, block) in state.blocks.range(first..first + (len / BLOCK) as u64) {
+                let at = (number - first) as usize * BLOCK;
+                bytes[at..at + BLOCK].copy_from_slice(block);
+            }
+            state.stats.reads += 1;
+            state.stats.read_bytes += len as u64;
+            Ok(bytes)
+        });
+        Box::pin(async move {
+            let mut target = pool.get(len).await;
+            target.put(&read.await?);
+            Ok(target)
+        })
     }
 
     /// Runs `work` when polled, like a real request.
@@ -130,28 +160,13 @@ impl Disk for MemDisk {
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
-        let pool = self.read_pool.clone();
-        if !pool.fits(len) {
-            let text = format!("a read of {len} bytes exceeds the memory for reads");
-            return Box::pin(std::future::ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text))));
-        }
-        let read = self.later(move |state| {
-            Self::check(state, offset, len as u64, io::ErrorKind::UnexpectedEof)?;
-            let first = offset / BLOCK as u64;
-            let mut bytes = vec![0; len];
-            for (number, block) in state.blocks.range(first..first + (len / BLOCK) as u64) {
-                let at = (number - first) as usize * BLOCK;
-                bytes[at..at + BLOCK].copy_from_slice(block);
-            }
-            state.stats.reads += 1;
-            state.stats.read_bytes += len as u64;
-            Ok(bytes)
-        });
-        Box::pin(async move {
-            let mut target = pool.get(len).await;
-            target.put(&read.await?);
-            Ok(target.freeze())
-        })
+        let read = self.read_into_pool(offset, len);
+        Box::pin(async move { Ok(read.await?.freeze()) })
+    }
+
+    fn read_kept(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let read = self.read_into_pool(offset, len);
+        Box::pin(async move { Ok(read.await?.keep()) })
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {

@@ -277,11 +277,13 @@ impl StripeInner {
         Ok(())
     }
 
-    async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+    /// Reads bytes, which the caller keeps if it is `kept`.
+    async fn read(&self, offset: u64, len: usize, kept: bool) -> io::Result<Bytes> {
         self.check(offset, len as u64, io::ErrorKind::UnexpectedEof)?;
         let pieces = self.pieces(offset, len);
         match pieces[..] {
             [] => return Ok(Bytes::new()),
+            [piece] if kept => return self.members[piece.member].disk.read_kept(piece.offset, piece.len).await,
             [piece] => return self.members[piece.member].disk.read(piece.offset, piece.len).await,
             _ => {}
         }
@@ -297,7 +299,7 @@ impl StripeInner {
         while let Some((piece, part)) = reads.next().await {
             whole[piece.at..piece.at + piece.len].copy_from_slice(&part?);
         }
-        Ok(whole.freeze())
+        Ok(if kept { whole.keep() } else { whole.freeze() })
     }
 
     async fn write(&self, offset: u64, data: Bytes) -> io::Result<()> {
@@ -420,7 +422,12 @@ impl Disk for Stripe {
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
         let inner = self.0.clone();
-        Box::pin(async move { inner.read(offset, len).await })
+        Box::pin(async move { inner.read(offset, len, false).await })
+    }
+
+    fn read_kept(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.read(offset, len, true).await })
     }
 
     fn label_places(&self) -> Vec<[u64; 2]> {

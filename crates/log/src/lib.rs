@@ -76,6 +76,7 @@ pub use log::{Limits, Log};
 pub use options::{CompactionOptions, DayWindow, FormatOptions, LogOptions, Sabotage, ScrubOptions};
 pub use peek::peek;
 pub use pool::{PoolInfo, pool_on};
+pub use read::RecordFront;
 pub use recover::{Cut, DamageFound, Doubt, HEALED_MAX, LostExtent, RecoveryReport};
 pub use reserve::Reservation;
 pub use scrub_state::ScrubRequest;

@@ -21,6 +21,7 @@ use crate::guard::Guard;
 use crate::latch::LogState;
 use crate::options::FormatOptions;
 use crate::pool::PoolInfo;
+use crate::read::RecordFront;
 use crate::reserve::Reservation;
 use crate::scrub_state::ScrubRequest;
 use crate::shared::Shared;
@@ -182,17 +183,18 @@ impl Log {
         self.shared.extents.pin(extent, epoch)
     }
 
-    /// Reads and verifies bytes `range` of the body of the record at `location`.
+    /// Reads and verifies bytes `range` of the body of the record at `location`. The caller may
+    /// keep them, and bounds how many it keeps.
     ///
     /// # Errors
     /// [`LogError::Moved`] if the extent has been recycled: look the record up again.
     /// [`LogError::Damaged`], [`LogError::Read`].
     pub async fn read(&self, location: Location, range: Range<u32>) -> Result<Bytes, LogError> {
-        self.read_of(location, range, &|_| true).await
+        self.read_of(location, range, &|_| true, &RecordFront::default()).await
     }
 
     /// As [`Log::read`], for a record whose head `mine` accepts. The bytes of another record are
-    /// damage, even if they verify.
+    /// damage, even if they verify. Reads of several parts of a body share `front`.
     ///
     /// # Errors
     /// As [`Log::read`].
@@ -201,8 +203,9 @@ impl Log {
         location: Location,
         range: Range<u32>,
         mine: &(dyn Fn(&[u8]) -> bool + Sync),
+        front: &RecordFront,
     ) -> Result<Bytes, LogError> {
-        crate::read::read(&self.shared, location, range, mine).await
+        crate::read::read(&self.shared, location, range, mine, front).await
     }
 
     /// The error for a lost record: its read gave [`LogError::Moved`], but the layer above still

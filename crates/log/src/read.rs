@@ -2,12 +2,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::pin::pin;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::future::{Either, select};
+use futures::TryFutureExt as _;
+use futures::future::try_join;
 use steadfast_disk::BLOCK;
 use steadfast_flow::has_fault;
 
@@ -16,8 +17,9 @@ use crate::format::{CHECK_BYTES, RECORD_HEADER, RecordHeader, RecordView, check_
 use crate::shared::Shared;
 use crate::{Location, LogError, Sabotage};
 
-/// The most unneeded bytes between checksums and body that are read in one request instead of two.
-const GAP_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of a body from which on a read keeps the memory that the disk filled. Less is copied: the
+/// memory of the disk is in whole blocks.
+const KEPT_BYTES_MIN: u64 = 128 << 10;
 
 /// Interval between log messages about failed reads.
 pub(crate) const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
@@ -31,17 +33,34 @@ pub(crate) struct OwnedRecord {
     pub(crate) body: Bytes,
 }
 
+/// The front of one record: its header, head and checksums, once a read of its body has verified
+/// the head. Later reads of the body need only the body.
+#[derive(Debug, Default)]
+pub struct RecordFront(OnceLock<(Location, Bytes)>);
+
+impl RecordFront {
+    fn get(&self, location: &Location) -> Option<Bytes> {
+        self.0.get().filter(|(known, _)| known == location).map(|(_, front)| front.clone())
+    }
+
+    fn set(&self, location: &Location, front: &[u8]) {
+        let _ = self.0.get_or_init(|| (*location, Bytes::copy_from_slice(front)));
+    }
+}
+
 enum Failure {
     Damaged(String),
     Read(io::Error),
 }
 
-/// Reads bytes of the body of the record at `location`, if `mine` accepts its head.
+/// Reads bytes of the body of the record at `location`, if `mine` accepts its head. They do not
+/// hold the disk's memory for reads.
 pub(crate) async fn read(
     shared: &Shared,
     location: Location,
     range: Range<u32>,
     mine: &(dyn Fn(&[u8]) -> bool + Sync),
+    front: &RecordFront,
 ) -> Result<Bytes, LogError> {
     if range.start > range.end || range.end > location.body_len {
         return Err(LogError::TooLarge(format!(
@@ -54,7 +73,7 @@ pub(crate) async fn read(
         return Ok(Bytes::new());
     }
     let attempt = async |range: Range<u32>| {
-        with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), mine, copy)).await
+        with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), mine, front, copy)).await
     };
     let whole = attempt(range.clone()).await;
     let pieces = range.end.div_ceil(CHECK_BYTES as u32) - range.start / CHECK_BYTES as u32;
@@ -160,17 +179,36 @@ where
     })
 }
 
+/// How bytes of an extent are read.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// Briefly: they hold the disk's memory for reads.
+    Lent,
+    /// The same, from one copy.
+    LentFrom(u32),
+    /// For as long as they are needed.
+    Kept,
+}
+
+impl Reading {
+    /// To read briefly, from one copy if there is a number.
+    fn lent(copy: Option<u32>) -> Self {
+        copy.map_or(Self::Lent, Self::LentFrom)
+    }
+}
+
 /// Reads bytes of an extent: whole blocks, trimmed to the range.
-async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>, copy: Option<u32>) -> Result<Bytes, Failure> {
+async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>, how: Reading) -> Result<Bytes, Failure> {
     debug_assert!(range.end <= shared.pool.extent_bytes, "{range:?} of extent {extent}");
     let block = BLOCK as u64;
     let from = range.start / block * block;
     let to = range.end.next_multiple_of(block);
     let offset = shared.extents.start(extent) + from;
     let len = (to - from) as usize;
-    let read = match copy {
-        None => shared.disk.read(offset, len),
-        Some(copy) => shared.disk.read_copy(copy, offset, len),
+    let read = match how {
+        Reading::Lent => shared.disk.read(offset, len),
+        Reading::LentFrom(copy) => shared.disk.read_copy(copy, offset, len),
+        Reading::Kept => shared.disk.read_kept(offset, len),
     };
     let bytes = read.await.map_err(Failure::Read)?;
     let (start, end) = ((range.start - from) as usize, (range.end - from) as usize);
@@ -185,6 +223,7 @@ async fn read_range(
     location: &Location,
     range: Range<u32>,
     mine: &(dyn Fn(&[u8]) -> bool + Sync),
+    known: &RecordFront,
     copy: Option<u32>,
 ) -> Result<Bytes, Failure> {
     let record = u64::from(location.offset);
@@ -196,27 +235,31 @@ async fn read_range(
     let to = last.saturating_mul(check).min(location.body_len);
     let table_at = RecordHeader::table_start(location.head_len) + u64::from(first) * 4;
     let table_end = table_at + u64::from(last - first) * 4;
-    let front = record..record + table_end;
     let body_start = record + RecordHeader::body_start(location.head_len, location.body_len);
+    let front = record..body_start;
     let blocks = body_start + u64::from(from)..body_start + u64::from(to);
     debug_assert!(last as usize <= check_count(location.body_len));
+    // The checksums of a front are verified only with the blocks that they belong to. So another
+    // attempt reads them again.
+    let known_front = known.get(location).filter(|_| copy.is_none());
     // Header and head are read too: they are in the block with the checksums, or next to it.
-    let (front, blocks) = if blocks.start - front.end <= GAP_BYTES_MAX {
-        let both = read_bytes(shared, location.extent, front.start..blocks.end, copy).await?;
-        let body_at = (blocks.start - front.start) as usize;
-        (both.slice(..table_end as usize), both.slice(body_at..))
+    let together = known_front.is_none() && first == 0;
+    let first_byte = if together { front.start } else { blocks.start };
+    let wanted_bytes = u64::from(range.end - range.start);
+    let kept = copy.is_none() && wanted_bytes >= KEPT_BYTES_MIN && wanted_bytes * 4 >= (blocks.end - first_byte) * 3;
+    let how = if kept { Reading::Kept } else { Reading::lent(copy) };
+    let (front, blocks) = if together {
+        let both = read_bytes(shared, location.extent, front.start..blocks.end, how).await?;
+        (both.slice(..(front.end - front.start) as usize), both.slice((blocks.start - front.start) as usize..))
     } else {
-        let front = pin!(read_bytes(shared, location.extent, front, copy));
-        let blocks = pin!(read_bytes(shared, location.extent, blocks, copy));
-        // The first result is copied, as the other read may wait for its memory.
-        match select(front, blocks).await {
-            Either::Left((front, blocks)) => {
-                let front = Bytes::copy_from_slice(&front?);
-                (front, blocks.await?)
-            }
-            Either::Right((blocks, front)) => {
-                let blocks = Bytes::copy_from_slice(&blocks?);
-                (front.await?, blocks)
+        let blocks = read_bytes(shared, location.extent, blocks, how);
+        match known_front {
+            Some(front) => (front, blocks.await?),
+            None => {
+                // What has arrived is copied, as the other read may wait for its memory.
+                let copied = |bytes: Bytes| Bytes::copy_from_slice(&bytes);
+                let front = read_bytes(shared, location.extent, front, Reading::lent(copy)).map_ok(copied);
+                try_join(front, blocks.map_ok(|blocks| if kept { blocks } else { copied(blocks) })).await?
             }
         }
     };
@@ -228,15 +271,20 @@ async fn read_range(
         if (header.head_len, header.body_len) != (location.head_len, location.body_len) || !mine(head) {
             return Err(Failure::Damaged("another record is there".into()));
         }
-        verify_body(seed, body_start as u32, first as usize, &front[table_at as usize..], &blocks).map_err(damaged)?;
+        let table = &front[table_at as usize..table_end as usize];
+        verify_body(seed, body_start as u32, first as usize, table, &blocks).map_err(damaged)?;
+        if copy.is_none() && range.end < location.body_len {
+            known.set(location, &front);
+        }
     }
-    Ok(blocks.slice((range.start - from) as usize..(range.end - from) as usize))
+    let body = (range.start - from) as usize..(range.end - from) as usize;
+    Ok(if kept { blocks.slice(body) } else { Bytes::copy_from_slice(&blocks[body]) })
 }
 
 async fn read_whole(shared: &Shared, location: &Location, copy: Option<u32>) -> Result<OwnedRecord, Failure> {
     let record = u64::from(location.offset);
     let len = record_bytes(location.head_len, location.body_len);
-    let bytes = read_bytes(shared, location.extent, record..record + len, copy).await?;
+    let bytes = read_bytes(shared, location.extent, record..record + len, Reading::lent(copy)).await?;
     let seed = shared.extents.id(location.extent, location.epoch).seed();
     let damaged = |error: crate::format::FormatError| Failure::Damaged(error.to_string());
     let view = RecordView::parse(&bytes, seed, location.offset).map_err(damaged)?;

@@ -66,29 +66,25 @@ impl ReadCache {
         found
     }
 
-    /// Stores a copy and returns it. The read buffer belongs to the disk's bounded memory, which a
-    /// slow consumer must not hold.
-    pub(crate) fn put(&self, at: &Location, piece: u32, data: &Bytes) -> Bytes {
-        let copy = Bytes::copy_from_slice(data);
+    /// Stores a piece.
+    pub(crate) fn put(&self, at: &Location, piece: u32, data: &Bytes) {
         if let Some(cache) = &self.cache {
-            cache.insert((*at, piece), copy.clone());
+            cache.insert((*at, piece), data.clone());
         }
-        copy
     }
 
-    /// The piece from the cache, or a copy of what `read` returns, which is stored. Concurrent
-    /// callers share one read; after an error each of them reads for itself. A caller must poll
-    /// this until it ends or drop it, as others depend on it.
+    /// The piece from the cache, or what `read` returns, which is stored. Concurrent callers share
+    /// one read; after an error each of them reads for itself. A caller must poll this until it
+    /// ends or drop it, as others depend on it.
     pub(crate) async fn get_or_read<E>(
         &self,
         at: &Location,
         piece: u32,
         read: impl Future<Output = Result<Bytes, E>>,
     ) -> Result<Bytes, E> {
-        let copy = async { Ok(Bytes::copy_from_slice(&read.await?)) };
         match &self.cache {
-            Some(cache) => cache.get_or_insert_async(&(*at, piece), copy).await,
-            None => copy.await,
+            Some(cache) => cache.get_or_insert_async(&(*at, piece), read).await,
+            None => read.await,
         }
     }
 

@@ -172,7 +172,12 @@ impl Disk for Superdisk {
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
         let shared = self.shared.clone();
-        Box::pin(async move { Reads(&shared).read(offset, len).await })
+        Box::pin(async move { Reads(&shared).read(offset, len, false).await })
+    }
+
+    fn read_kept(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let shared = self.shared.clone();
+        Box::pin(async move { Reads(&shared).read(offset, len, true).await })
     }
 
     fn copies(&self) -> u32 {
@@ -184,9 +189,9 @@ impl Disk for Superdisk {
         Box::pin(async move {
             match copy {
                 0 if has_fault(shared.options.sabotage, SuperdiskSabotage::TrustStale) => {
-                    Reads(&shared).read(offset, len).await
+                    Reads(&shared).read(offset, len, false).await
                 }
-                0 => Reads(&shared).read_durable(offset, len).await,
+                0 => Reads(&shared).read_durable(offset, len, false).await,
                 1 => Reads(&shared).read_copy_fast(offset, len).await,
                 _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("a super-disk has no copy {copy}"))),
             }

@@ -74,6 +74,10 @@ impl Drop for Overdue {
 #[derive(Clone, Copy)]
 pub(crate) struct Reads<'a>(pub(crate) &'a Arc<SuperdiskShared>);
 
+fn send(disk: &Arc<dyn Disk>, offset: u64, len: usize, kept: bool) -> IoFuture<Bytes> {
+    if kept { disk.read_kept(offset, len) } else { disk.read(offset, len) }
+}
+
 impl Reads<'_> {
     /// Whether the fast leg holds a range. Returns the current number of failures of the leg; if
     /// the leg does not hold the range, the range is copied soon. `verified`: the caller has
@@ -108,13 +112,13 @@ impl Reads<'_> {
         self.0.state.lock().failures == failures
     }
 
-    /// Reads from the best copy.
-    pub(crate) async fn read(self, offset: u64, len: usize) -> io::Result<Bytes> {
+    /// Reads from the best copy. The caller keeps the bytes if they are `kept`.
+    pub(crate) async fn read(self, offset: u64, len: usize, kept: bool) -> io::Result<Bytes> {
         let (Some(failures), Some(fast)) = (self.fast_holds(offset, len, false), self.0.fast.clone()) else {
-            return self.read_durable(offset, len).await;
+            return self.read_durable(offset, len, kept).await;
         };
         if self.0.overdue.load(SeqCst) >= u64::from(self.0.options.fast_overdue_max) {
-            return match self.read_durable(offset, len).await {
+            return match self.read_durable(offset, len, kept).await {
                 Ok(bytes) => Ok(bytes),
                 // A slow answer is better than none.
                 Err(error) => match self.read_checked(&fast, offset, len).await {
@@ -124,7 +128,7 @@ impl Reads<'_> {
             };
         }
         let start = self.0.env.now();
-        let mut request = fast.read(FAST_START + offset, len);
+        let mut request = send(&fast, FAST_START + offset, len, kept);
         let after = self.0.hedge(len).lock().after();
         let answered = tokio::select! {
             biased;
@@ -139,13 +143,13 @@ impl Reads<'_> {
             }
             Some(Ok(stale)) => {
                 drop(stale);
-                self.read_durable(offset, len).await
+                self.read_durable(offset, len, kept).await
             }
             Some(Err(error)) => {
                 self.fast_read_failed(offset, len, &error);
-                self.read_durable(offset, len).await
+                self.read_durable(offset, len, kept).await
             }
-            None => self.read_hedged(request, failures, start, offset, len).await,
+            None => self.read_hedged(request, failures, start, (offset, len, kept)).await,
         }
     }
 
@@ -166,12 +170,11 @@ impl Reads<'_> {
         mut fast: IoFuture<Bytes>,
         failures: u64,
         start: Duration,
-        offset: u64,
-        len: usize,
+        (offset, len, kept): (u64, usize, bool),
     ) -> io::Result<Bytes> {
         tick(&self.0.counters.reads_hedged);
         let overdue = Overdue::new(self.0);
-        let mut durable = self.0.durable.read(offset, len);
+        let mut durable = send(&self.0.durable, offset, len, kept);
         // The outer result is the leg that answered.
         let first = tokio::select! {
             biased;
@@ -250,9 +253,9 @@ impl Reads<'_> {
         Ok(masked(offset, result?))
     }
 
-    /// Reads copy 0.
-    pub(crate) async fn read_durable(self, offset: u64, len: usize) -> io::Result<Bytes> {
-        let result = self.0.durable.read(offset, len).await;
+    /// Reads copy 0. The caller keeps the bytes if they are `kept`.
+    pub(crate) async fn read_durable(self, offset: u64, len: usize, kept: bool) -> io::Result<Bytes> {
+        let result = send(&self.0.durable, offset, len, kept).await;
         debug_assert!(
             result.as_ref().is_ok_and(|bytes| bytes.len() == len) || result.is_err(),
             "a read of another length"

@@ -10,7 +10,7 @@ use steadfast_flow::Env;
 use super::harness::{Memory, body, format, open, record};
 use crate::format::{Features, SUPERBLOCK_OFFSETS, Superblock};
 use crate::read::read_record;
-use crate::{Durability, Log, LogError, LogOptions, Priority};
+use crate::{Durability, Log, LogError, LogOptions, Priority, RecordFront};
 
 #[tokio::test]
 async fn what_was_committed_is_there_after_a_crash_and_after_a_clean_stop() {
@@ -126,14 +126,31 @@ async fn chunks_read_back_whole_and_in_ranges() {
         places.push((place, data));
     }
     assert_eq!(opened.log.status().pending_bytes, 0);
+    let reads = || disk.stats().reads;
     for (place, data) in &places {
         let len = data.len() as u32;
+        let (front, mut parts) = (RecordFront::default(), Vec::new());
+        for start in (0..len).step_by(200_000) {
+            let before = reads();
+            let part = opened.log.read_of(*place, start..len.min(start + 200_000), &|_| true, &front).await;
+            parts.push(part.expect("reads"));
+            assert_eq!(reads() - before, 1, "{start} of {len}: the first read brought the front");
+        }
+        assert_eq!(parts.concat(), data[..]);
+        // Large or small, they hold no memory of the disk.
+        assert_eq!(disk.buffers_for_reads().used_bytes(), 0);
         for range in [0..len, 0..1, len - 1..len, 65_535..65_537, 100_000..200_000, 65_536..131_072, 5..5] {
             let got = opened.log.read(*place, range.clone()).await.expect("reads");
             assert_eq!(got, data.slice(range.start as usize..range.end as usize));
         }
     }
     assert!(opened.log.read(places[0].0, 0..u32::MAX).await.is_err());
+    // The front of another record does not count.
+    let front = RecordFront::default();
+    for (place, data) in &places[..2] {
+        let got = opened.log.read_of(*place, 300_000..400_000, &|_| true, &front).await.expect("reads");
+        assert_eq!(got, data.slice(300_000..400_000));
+    }
     opened.put(1, 1).await;
     let again = open(&disk).await;
     for (place, data) in &places {

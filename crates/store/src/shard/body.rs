@@ -137,8 +137,7 @@ impl BodyWriter {
                 self.shard.applied.owners.follow(&chunking.id, &mut at);
                 let until = chunk.body_len.min(from.saturating_add(piece_bytes));
                 match self.shard.log().read(at[0], from..until).await {
-                    // A copy: the memory of this disk must not wait for the other one.
-                    Ok(piece) => to.write(Bytes::copy_from_slice(&piece)).await?,
+                    Ok(piece) => to.write(piece).await?,
                     Err(LogError::Moved) => {
                         follow.moved(self.shard.log(), &at[0]).await?;
                         continue;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_log::{Location, Log, LogError};
+use steadfast_log::{Location, Log, LogError, RecordFront};
 
 use crate::StoreError;
 use crate::record::{Head, keys};
@@ -62,8 +62,19 @@ fn is_of(head: &[u8], key: &[u8]) -> bool {
 /// Bytes of the body of the indexed record under `key`, or of a chunk of it: never another
 /// record's.
 pub(crate) async fn read(log: &Log, at: &Location, range: Range<u32>, key: &[u8]) -> Result<Bytes, LogError> {
+    read_part(log, at, range, key, &RecordFront::default()).await
+}
+
+/// The same, of a body that is read in parts. They share `front`.
+pub(crate) async fn read_part(
+    log: &Log,
+    at: &Location,
+    range: Range<u32>,
+    key: &[u8],
+    front: &RecordFront,
+) -> Result<Bytes, LogError> {
     let _lap = stages::enter(Stage::Disk);
-    log.read_of(*at, range, &|head| is_of(head, key)).await
+    log.read_of(*at, range, &|head| is_of(head, key), front).await
 }
 
 #[cfg(test)]

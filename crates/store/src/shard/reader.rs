@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 use steadfast_flow::stages::{self, Stage};
-use steadfast_log::{Location, LogError};
+use steadfast_log::{Location, LogError, RecordFront};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::record::keys::Id;
@@ -118,7 +118,8 @@ impl ObjectReader {
             }
             Source::Chunks { chunks, pins } => {
                 let plan = plan(&chunks, range, reads.piece_bytes());
-                let pieces = Pieces { reads, index_key, pins, plan: plan.into_iter(), begun: VecDeque::new() };
+                let pieces =
+                    Pieces { reads, index_key, pins, plan: plan.into_iter(), begun: VecDeque::new(), front: None };
                 stream::unfold(pieces, async |mut pieces| {
                     let bytes = pieces.next().await?;
                     Some((bytes, pieces))
@@ -153,6 +154,8 @@ struct Pieces {
     pins: Arc<[ExtentPin]>,
     plan: std::vec::IntoIter<(Location, Range<u32>)>,
     begun: VecDeque<Piece>,
+    /// The chunk that is being read, and its front.
+    front: Option<(Location, Arc<RecordFront>)>,
 }
 
 impl Pieces {
@@ -185,19 +188,23 @@ impl Pieces {
         }
     }
 
-    fn begin(&self, at: Location, range: Range<u32>, ahead: Option<OwnedSemaphorePermit>) -> Piece {
+    fn begin(&mut self, at: Location, range: Range<u32>, ahead: Option<OwnedSemaphorePermit>) -> Piece {
         if let Some(bytes) = self.reads.cached(&at, &range) {
             return Piece { reading: Reading::Here(bytes), _ahead: ahead };
         }
         let (mut read, coming) = oneshot::channel();
         let (reads, pins) = (self.reads.clone(), self.pins.clone());
         let key = self.index_key.clone();
+        let front = match &self.front {
+            Some((chunk, front)) if *chunk == at => front.clone(),
+            _ => self.front.insert((at, Arc::default())).1.clone(),
+        };
         self.reads.applied.env.spawn("read", async move {
             let bytes = tokio::select! {
                 biased;
                 // The consumer was dropped.
                 () = read.closed() => return,
-                bytes = reads.hang.unless_hanging(reads.read_piece(&key, &at, range)) => bytes,
+                bytes = reads.hang.unless_hanging(reads.read_piece(&key, &at, range, &front)) => bytes,
             };
             drop(pins);
             let _ = read.send(bytes.and_then(|bytes| bytes.map_err(StoreError::from)));

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use steadfast_log::{Location, Log, LogError};
+use steadfast_log::{Location, Log, LogError, RecordFront};
 use tokio::sync::Semaphore;
 
 use crate::cache::ReadCache;
@@ -43,7 +43,8 @@ impl Reads {
             return Ok(body);
         }
         let body = follow::read(&self.log, at, 0..at.body_len, key).await?;
-        Ok(self.cache.put(at, 0, &body))
+        self.cache.put(at, 0, &body);
+        Ok(body)
     }
 
     /// The piece of a chunk that contains `range`, and the range's offset in it.
@@ -63,12 +64,19 @@ impl Reads {
     }
 
     /// The same from the disk, of the record under `key`.
-    pub(crate) async fn read_piece(&self, key: &[u8], at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
+    pub(crate) async fn read_piece(
+        &self,
+        key: &[u8],
+        at: &Location,
+        range: Range<u32>,
+        front: &RecordFront,
+    ) -> Result<Bytes, LogError> {
         let (piece, whole, within) = self.piece_of(at, &range);
         // A small range is not worth reading the whole piece.
         if range.len() * 2 < whole.len() {
-            return Ok(Bytes::copy_from_slice(&follow::read(&self.log, at, range, key).await?));
+            return follow::read_part(&self.log, at, range, key, front).await;
         }
-        Ok(self.cache.get_or_read(at, piece, follow::read(&self.log, at, whole, key)).await?.slice(within))
+        let read = follow::read_part(&self.log, at, whole, key, front);
+        Ok(self.cache.get_or_read(at, piece, read).await?.slice(within))
     }
 }

@@ -80,8 +80,7 @@ impl Rewrite {
         let body = match &found.meta.body {
             Body::Inline if at.body_len == 0 => Ok(Vec::new()),
             Body::Inline => match follow::read(log, &at, 0..at.body_len, &index_key).await {
-                // A copy, as the committer may have to read before it writes the record.
-                Ok(body) => Ok(vec![Bytes::copy_from_slice(&body)]),
+                Ok(body) => Ok(vec![body]),
                 Err(e) => Err(e.into()),
             },
             Body::Chunks { .. } | Body::ChunksAside { .. } => {

@@ -296,9 +296,6 @@ impl ShardChannel {
             let at = value.location;
             match follow::read(self.shard.log(), &at, 0..at.body_len, &key).await {
                 Ok(body) => {
-                    // A copy, not memory of the disk's pool: histories that hold pool memory while
-                    // they read on would wait for each other.
-                    let body = Bytes::copy_from_slice(&body);
                     let publication = Arc::new(Publication { offset, time_ms: meta.time_ms, body });
                     return Ok(Some(HeldPublication { publication, ttl_ms: meta.ttl_ms, key: meta.key }));
                 }

@@ -113,8 +113,7 @@ impl Copier {
             }
             let at = value.location;
             let body = match follow::read(self.from.log(), &at, 0..at.body_len, key).await {
-                // A copy: a batch of these waits for the other disk.
-                Ok(body) => Bytes::copy_from_slice(&body),
+                Ok(body) => body,
                 Err(LogError::Moved) => {
                     follow.moved(self.from.log(), &at).await.map_err(reading)?;
                     continue;
