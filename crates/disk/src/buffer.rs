@@ -29,8 +29,9 @@ struct PoolShared {
     frozen: Option<HeldByTasks>,
 }
 
-/// A bounded pool of aligned buffers. Clones share it. Buffers of different sizes may leave holes
-/// in its huge pages; then its memory exceeds the limit by those holes at most.
+/// A bounded pool of aligned buffers. Clones share it. Kept buffers do not count against the limit,
+/// nor does an eighth of them for the holes between them in huge pages. Memory above that is in
+/// holes of huge pages that had more buffers.
 #[derive(Clone)]
 pub struct BufPool(Arc<PoolShared>);
 
@@ -306,9 +307,10 @@ mod tests {
         assert_eq!(pages % HUGE_BYTES, 0);
         assert!(bytes() <= HUGE_LIMIT_MIN + 8 * (HUGE_BYTES - 7 * piece), "{} bytes", bytes());
         drop(held);
-        assert!(bytes() == pages && pages <= HUGE_LIMIT_MIN);
+        let idle = bytes();
+        assert!(idle > 0 && idle <= pages && idle <= HUGE_LIMIT_MIN);
         let again = pool.try_get(piece).expect("room");
-        assert!(again.raw().is_of_huge_page() && bytes() == pages, "a huge page is used again");
+        assert!(again.raw().is_of_huge_page() && bytes() == idle, "a huge page is used again");
         drop(again);
         // Small buffers take the memory of the idle huge pages, and those that of idle buffers.
         let small: Vec<AlignedBuf> = std::iter::from_fn(|| pool.try_get(BLOCK)).collect();
@@ -321,7 +323,7 @@ mod tests {
     fn kept_buffers_do_not_count_and_their_memory_is_freed_or_used_again() {
         let pool = BufPool::new(HUGE_LIMIT_MIN);
         let bytes = || pool.0.memory.lock().bytes();
-        for blocks in [1, 64, HUGE_BLOCKS + 1] {
+        for blocks in [1, 64, 65, HUGE_BLOCKS + 1] {
             let one = blocks * BLOCK;
             let mut kept: Vec<Bytes> = Vec::new();
             for n in 0..3 * HUGE_LIMIT_MIN / one {
@@ -331,10 +333,11 @@ mod tests {
             }
             assert_eq!(pool.used_bytes(), 0);
             let (class, total) = (pool.0.bytes_of(one), bytes());
-            assert!(total >= kept.len() * class && total <= kept.len() * class + HUGE_LIMIT_MIN, "{total} bytes");
+            let kept_bytes = kept.len() * class;
+            assert!(total >= kept_bytes && total <= kept_bytes * 9 / 8 + HUGE_LIMIT_MIN, "{total} bytes");
             assert!(kept.iter().enumerate().all(|(n, data)| data[..] == n.to_le_bytes()), "none was used again");
             kept.truncate(1);
-            assert!(bytes() <= HUGE_LIMIT_MIN + class, "{} bytes", bytes());
+            assert!(bytes() <= HUGE_LIMIT_MIN + class * 9 / 8, "{} bytes", bytes());
         }
         assert!(bytes() <= HUGE_LIMIT_MIN);
     }

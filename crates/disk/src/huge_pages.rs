@@ -115,6 +115,11 @@ impl HugePages {
         self.by_address.len() * HUGE_BYTES
     }
 
+    /// Bytes of the pages of which nothing is in use.
+    pub(crate) fn empty_bytes(&self) -> usize {
+        self.by_hole.range((HUGE_BLOCKS, 0)..).count() * HUGE_BYTES
+    }
+
     /// The address of `blocks` free blocks next to each other, which are in use from now on. They
     /// come from the fullest page that has them, so that other ones become empty.
     pub(crate) fn take(&mut self, blocks: usize) -> Option<NonNull<u8>> {

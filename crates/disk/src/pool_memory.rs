@@ -142,16 +142,25 @@ impl Memory {
     /// A part of a huge page, if there is one or may be another one.
     fn take_part(&mut self, blocks: usize, freed: &mut Vec<Raw>) -> Option<Raw> {
         let ptr = self.huge_pages.take(blocks).or_else(|| {
-            let may_grow = self.make_room(HUGE_BYTES, freed) && self.huge_pages.grow();
+            // Nothing is freed where that would not be enough.
+            let in_use = self.bytes() - self.idle_bytes - self.huge_pages.empty_bytes();
+            let fits = in_use + HUGE_BYTES <= self.bytes_max();
+            let may_grow = fits && self.make_room(HUGE_BYTES, freed) && self.huge_pages.grow();
             may_grow.then(|| self.huge_pages.take(blocks)).flatten()
         })?;
         Some(Raw { ptr, capacity: blocks * BLOCK, origin: Origin::HugePage })
     }
 
-    /// Frees idle memory until `more` bytes are within the limit. Returns whether they are: huge
+    /// The bytes that it may have: the limit, the kept bytes, and an eighth of those for the holes
+    /// between them.
+    fn bytes_max(&self) -> usize {
+        self.limit_bytes + self.kept_bytes + self.kept_bytes / 8
+    }
+
+    /// Frees idle memory until `more` bytes are within the bound. Returns whether they are: huge
     /// pages in use may have holes.
     fn make_room(&mut self, more: usize, freed: &mut Vec<Raw>) -> bool {
-        while self.bytes() + more > self.limit_bytes + self.kept_bytes {
+        while self.bytes() + more > self.bytes_max() {
             if let Some(raw) = self.classes.iter_mut().rev().find_map(Vec::pop) {
                 self.idle_bytes -= raw.capacity;
                 freed.push(raw);
@@ -187,9 +196,7 @@ impl Memory {
                 freed.push(raw);
             }
         }
-        if kept {
-            self.make_room(0, freed);
-        }
+        self.make_room(0, freed);
     }
 }
 

@@ -160,8 +160,9 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Reads, and holds `memory` until the result is dropped.
-    fn read_with(&self, memory: AlignedBuf, offset: u64, len: usize) -> IoFuture<Bytes> {
+    /// Reads, and holds `memory` until the result is dropped. A `kept` result does not count
+    /// against the pool.
+    fn read_with(&self, memory: AlignedBuf, offset: u64, len: usize, kept: bool) -> IoFuture<Bytes> {
         let us = self.0.profile.io_us + len as u64 / 4096;
         let read = self.request(
             us,
@@ -187,7 +188,24 @@ impl SimDisk {
         // In the task that reads, which then holds the memory.
         Box::pin(async move {
             let (data, memory) = read.await?;
-            Ok(Bytes::from_owner(ReadResult { data, _memory: memory.freeze() }))
+            let memory = if kept { memory.keep() } else { memory.freeze() };
+            Ok(Bytes::from_owner(ReadResult { data, _memory: memory }))
+        })
+    }
+
+    fn read_from_pool(&self, offset: u64, len: usize, kept: bool) -> IoFuture<Bytes> {
+        if let Err(error) = self.check(offset, len as u64) {
+            return failed(error);
+        }
+        let pool = self.0.read_pool.clone();
+        let share = if pool.fits(len) { len } else { pool.limit_bytes() };
+        if let Some(memory) = pool.try_get(share) {
+            return self.read_with(memory, offset, len, kept);
+        }
+        let disk = self.clone();
+        Box::pin(async move {
+            let memory = pool.get(share).await;
+            disk.read_with(memory, offset, len, kept).await
         })
     }
 
@@ -263,19 +281,11 @@ impl Disk for SimDisk {
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
-        if let Err(error) = self.check(offset, len as u64) {
-            return failed(error);
-        }
-        let pool = self.0.read_pool.clone();
-        let share = if pool.fits(len) { len } else { pool.limit_bytes() };
-        if let Some(memory) = pool.try_get(share) {
-            return self.read_with(memory, offset, len);
-        }
-        let disk = self.clone();
-        Box::pin(async move {
-            let memory = pool.get(share).await;
-            disk.read_with(memory, offset, len).await
-        })
+        self.read_from_pool(offset, len, false)
+    }
+
+    fn read_kept(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        self.read_from_pool(offset, len, true)
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {

@@ -122,7 +122,10 @@ impl Reads<'_> {
                 Ok(bytes) => Ok(bytes),
                 // A slow answer is better than none.
                 Err(error) => match self.read_checked(&fast, offset, len).await {
-                    Ok(bytes) if self.read_counts(failures) => Ok(bytes),
+                    Ok(bytes) if self.read_counts(failures) => {
+                        // A checked read holds memory of the leg.
+                        Ok(if kept { Bytes::copy_from_slice(&bytes) } else { bytes })
+                    }
                     _ => Err(error),
                 },
             };
