@@ -152,7 +152,7 @@ pub trait Disk: Send + Sync + 'static {
     }
 
     /// Reads exactly `len` bytes at `offset`, both multiples of [`BLOCK`]. The bytes belong to a
-    /// bounded pool. A caller that keeps them for long (a cache) must copy them, or later reads
+    /// bounded pool. A caller that keeps them for long uses [`Disk::read_kept`], or later reads
     /// wait forever.
     ///
     /// # Errors

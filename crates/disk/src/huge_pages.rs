@@ -79,8 +79,7 @@ impl HugePage {
         let is_free = self.holes.get(at).is_some_and(|(next, _)| *next < hole.1);
         assert!(!is_free && hole.1 <= HUGE_BLOCKS, "blocks {hole:?} of a page are not in use");
         let mut merged = at..at;
-        if let Some((next, to)) = self.holes.get(at).filter(|(next, _)| *next == hole.1) {
-            debug_assert_eq!(*next, hole.1);
+        if let Some((_, to)) = self.holes.get(at).filter(|(next, _)| *next == hole.1) {
             (hole.1, merged.end) = (*to, at + 1);
         }
         if let Some(before) = at.checked_sub(1).filter(|before| self.holes[*before].1 == from) {
