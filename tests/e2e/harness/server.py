@@ -1,10 +1,10 @@
 """The real binary on a directory of its own."""
 
 import http.client
+import itertools
 import json
 import os
 import pathlib
-import random
 import re
 import signal
 import socket
@@ -32,17 +32,28 @@ def binary(name="steadfast"):
     raise FileNotFoundError(f"{name} is not built: run `cargo build --workspace` first")
 
 
-def free_port():
-    """A free port. It is below the ports that the kernel gives to connections, so that it stays
-    free while a server restarts."""
+# Each process of tests has ports of its own and takes them in turn: a port that it hands out has no
+# listener yet, so no other process can see that it is taken.
+FIRST_PORT, PORTS = 20_000 + os.getpid() % 60 * 200, 200
+_taken = itertools.count()
+
+
+def is_free(port):
+    with socket.socket() as one:
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(in_a_row=1):
+    """A free port, the first of so many `in_a_row`. They are below the ports that the kernel gives
+    to connections, so that they stay free while a server restarts."""
     while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as one:
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        ports = [FIRST_PORT + next(_taken) % PORTS for _ in range(in_a_row)]
+        if ports[-1] - ports[0] == in_a_row - 1 and all(map(is_free, ports)):
+            return ports[0]
 
 
 class Server:
