@@ -10,7 +10,7 @@ use steadfast_flow::Env;
 use super::harness::{Random, format};
 use super::model::{Kv, ModelState, options};
 use crate::format::{ExtentHeader, ExtentId, ExtentKind};
-use crate::{LogError, verify};
+use crate::{LogError, LogOptions, verify};
 
 const EXTENT: u64 = 1 << 20;
 
@@ -69,6 +69,24 @@ async fn overwrites_and_deletes_go_on_in_a_pool_that_is_mostly_full() {
     assert!(status.compaction.recycled > 100, "{:#?}", status.compaction);
     assert!(status.compaction.records_moved > 0 && status.compaction.chunks_moved > 0, "{:#?}", status.compaction);
     assert!(status.compaction.stuck.is_empty());
+    reopen_both_ways(&disk, kv).await;
+}
+
+#[tokio::test]
+async fn records_are_copied_in_batches_that_fit_into_a_small_frame() {
+    let disk = MemDisk::fixed(17 * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, ModelState::default(), LogOptions { frame_bytes_max: 16 << 10, ..options() }).await;
+    let mut random = Random(1);
+    for seed in 0..8_000 {
+        kv.put(random.below(2_500), seed, 3_000).await.expect("space");
+        if seed % 64 == 0 {
+            kv.save().await;
+        }
+    }
+    kv.check_all().await;
+    let status = kv.log.status().compaction;
+    assert!(status.records_moved > 0 && status.stuck.is_empty(), "{status:#?}");
     reopen_both_ways(&disk, kv).await;
 }
 
