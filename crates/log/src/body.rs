@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -26,6 +27,9 @@ use crate::{Location, LogError, Priority, Reservation};
 
 /// Number of places tried for a chunk when writes fail.
 const PLACES_MAX: u32 = 3;
+/// Longest wait of a chunk for a place while compaction keeps freeing extents. Others may take each
+/// of them.
+const PLACE_WAIT: Duration = Duration::from_secs(30);
 
 /// Why a chunk was not written.
 enum NotWritten {
@@ -277,6 +281,7 @@ async fn place<'a>(
 ) -> Result<(SemaphorePermit<'a>, Placed), LogError> {
     let len = (BLOCK + chunk.len().next_multiple_of(BLOCK)) as u64;
     let entry_bytes = footer_entry_bytes(head_len) as u64;
+    let until = shared.env.now() + PLACE_WAIT;
     loop {
         let freed = std::pin::pin!(shared.extents.freed());
         let Ok(slot) = shared.bodies.writes.acquire().await else { return Err(LogError::Closed) };
@@ -287,7 +292,8 @@ async fn place<'a>(
         }
         // Compaction may need the slot to free an extent.
         drop(slot);
-        if shared.env.timeout(FREED_WAIT, freed).await.is_none() {
+        let left = until.saturating_sub(shared.env.now()).min(FREED_WAIT);
+        if left.is_zero() || shared.env.timeout(left, freed).await.is_none() {
             return Err(LogError::Full);
         }
     }

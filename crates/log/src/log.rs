@@ -41,6 +41,19 @@ pub struct Limits {
     pub chunk_head_bytes_max: usize,
 }
 
+impl Limits {
+    /// Bytes of records that compaction appends together.
+    pub(crate) fn copied_batch_bytes_max(&self) -> u64 {
+        (self.batch_bytes_max / 2).clamp(64 << 10, 1 << 20).min(self.batch_bytes_max)
+    }
+
+    /// Bytes that copies of `live` bytes of records take in another extent, because each frame is
+    /// padded to a block. This matters for the small frames of a small pool.
+    pub(crate) fn copied_bytes(&self, live: u64) -> u64 {
+        live + live * BLOCK as u64 / self.copied_batch_bytes_max()
+    }
+}
+
 /// An append-only log on a disk. Cloning shares it.
 #[derive(Clone)]
 pub struct Log {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_log::Durability;
-use steadfast_store::{Condition, StoreError};
+use steadfast_store::{Condition, Store, StoreError};
 
 use crate::client::{Client, PendingWrite};
 use crate::model::{Demand, Key, Piece, Pieces, bytes_of};
@@ -15,6 +15,29 @@ use crate::tags::attributes;
 const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const OBJECT_BYTES: u64 = 4000;
+
+/// Whether live data takes more than half of a disk without `apart` of its extents, so that a write
+/// may find no space.
+pub(crate) fn is_crowded(store: &Store, apart: u64) -> bool {
+    let status = store.status();
+    let mut disks = status.disks.iter().filter_map(|disk| disk.extents.as_ref().map(|extents| (extents, disk)));
+    disks.any(|(extents, disk)| {
+        let extents_all = extents.free
+            + extents.growable
+            + extents.open_commit
+            + extents.open_body
+            + extents.sealed_commit
+            + extents.sealed_body;
+        let live = extents.live_commit_bytes + extents.live_body_bytes;
+        live * 2 > extents_all.saturating_sub(apart) * disk.extent_bytes
+    })
+}
+
+/// The space and its compaction, for a report.
+pub(crate) fn space(store: &Store) -> String {
+    let log = store.status().log;
+    format!("{:?} {:?} {:?}", log.extents, log.compaction, log.usage)
+}
 
 impl Client {
     /// Deletes every object. Then a write must succeed in bounded time, unless uploads occupy the
@@ -34,25 +57,11 @@ impl Client {
         }
         let key = (self.shared.buckets[0].0.clone(), self.shared.keys[0].clone());
         while !self.try_put(&key).await? {
-            let status = self.store.status();
-            let log = status.log;
-            let crowded = status.disks.iter().filter_map(|disk| disk.extents.as_ref().map(|of| (of, disk))).any(
-                |(extents, disk)| {
-                    let extents_all = extents.free
-                        + extents.growable
-                        + extents.open_commit
-                        + extents.open_body
-                        + extents.sealed_commit
-                        + extents.sealed_body;
-                    (extents.live_commit_bytes + extents.live_body_bytes) * 2 > extents_all * disk.extent_bytes
-                },
-            );
-            if crowded {
+            if is_crowded(&self.store, 0) {
                 return Ok(());
             }
             if self.env.now() > deadline {
-                let (extents, compaction) = (log.extents, log.compaction);
-                return Err(format!("STARVED: deletes freed no space: {extents:?} {compaction:?} {:?}", log.usage));
+                return Err(format!("STARVED: deletes freed no space: {}", space(&self.store)));
             }
             self.env.sleep(RETRY_DELAY).await;
         }

@@ -7,6 +7,7 @@ use steadfast_log::Durability;
 use steadfast_store::Condition;
 
 use crate::client::Client;
+use crate::drain::{is_crowded, space};
 use crate::outcome::Outcome;
 use crate::plan::{OncePlan, Plan};
 use crate::tags::attributes;
@@ -14,6 +15,8 @@ use crate::tags::attributes;
 /// Time without any change after which compaction counts as idle.
 const REST: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Extents that a small chunk cannot take: the open one, the prepared one, and the reserve.
+const EXTENTS_OF_COMMITS: u64 = 4;
 
 impl Plan {
     /// Adds single-use keys to the last life.
@@ -28,8 +31,16 @@ impl Client {
     pub(crate) async fn put_and_delete_once(&self, plan: OncePlan) -> Outcome {
         for number in 0..plan.keys {
             let key = format!("once/{number}");
+            let begun = self.env.now();
             // The pool may be full for a while. Only this loop retries.
             while !self.put_once(&key, number).await? {
+                if self.env.now() - begun > PATIENCE {
+                    // The objects that stay have filled the pool.
+                    return match is_crowded(&self.store, EXTENTS_OF_COMMITS) {
+                        true => Ok(()),
+                        false => Err(format!("STARVED: {key} finds no space: {}", space(&self.store))),
+                    };
+                }
                 self.env.sleep(Duration::from_millis(50)).await;
             }
             self.delete_once(&key).await?;

@@ -52,8 +52,7 @@ impl Compactor {
             return Err(Halt::Later);
         }
         let pool = self.shared().pool.pool;
-        let limit = self.log.limits().batch_bytes_max;
-        let batch_max = (limit / 2).clamp(64 << 10, 1 << 20).min(limit);
+        let batch_max = self.log.limits().copied_batch_bytes_max();
         let mut items = self.items(info).await;
         let mut batch: Vec<Item> = Vec::new();
         let mut batch_bytes = 0;

@@ -67,7 +67,7 @@ impl Compactor {
     /// Whether the open commit extent has enough dead data to be worth copying, if it were sealed.
     fn open_is_worth(&self) -> bool {
         let least = self.shared().pool.extent_bytes * FULL_DEAD_PERCENT_MIN / 100;
-        self.open_commit(|used, live| used.saturating_sub(live) >= least)
+        self.open_commit(|used, live| used.saturating_sub(self.log.limits().copied_bytes(live)) >= least)
     }
 
     /// Whether the open commit extent has too little space for writers, or for records that name
@@ -110,8 +110,13 @@ impl Compactor {
     /// extent frees no space now. It is emptied once, when it is mostly dead, so that later
     /// snapshots need not hold it.
     pub(super) fn worth(&self, info: &ExtentInfo, live: u64, used: u64, pressure: Pressure) -> bool {
-        let dead = used.saturating_sub(live);
         let dead_percent_min = self.dead_percent_min(info.kind, pressure);
+        // Otherwise a full pool would copy its own padding for ever.
+        let copied = match info.kind {
+            ExtentKind::Commit if dead_percent_min > 0 => self.log.limits().copied_bytes(live),
+            _ => live,
+        };
+        let dead = used.saturating_sub(copied);
         let dead_percent_min = match info.held {
             true if pressure > Pressure::Normal => return false,
             true => HELD_DEAD_PERCENT_MIN.max(dead_percent_min),
