@@ -187,9 +187,12 @@ def test_reads_of_what_no_bucket_has(s3, bucket):
     assert "Status" not in s3.get_bucket_accelerate_configuration(Bucket=bucket)
     assert not s3.list_bucket_metrics_configurations(Bucket=bucket)["IsTruncated"]
     s3.delete_bucket_policy(Bucket=bucket)
-    with fails("NotImplemented", 501) as found:
+    with fails("MalformedPolicy", 400):
         s3.put_bucket_policy(Bucket=bucket, Policy="{}")
-    assert "s3.public_read" in found.value.response["Error"]["Message"]
+    with fails("NotImplemented", 501) as found:
+        s3.put_bucket_cors(Bucket=bucket, CORSConfiguration={"CORSRules": [
+            {"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]})
+    assert "s3.allowed_origins" in found.value.response["Error"]["Message"]
     with fails("InvalidBucketName", 400) as found:
         s3.list_objects_v2(Bucket="Bad_Name")
     assert found.value.response["Error"]["BucketName"] == "Bad_Name"

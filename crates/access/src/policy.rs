@@ -1,6 +1,8 @@
 //! A policy: the statements of a user or a bucket.
 
+use crate::action::S3Action;
 use crate::document::PolicyDocument;
+use crate::principal::Principal;
 use crate::request::AccessRequest;
 use crate::statement::{Effect, PolicyStatement, PolicyUse};
 
@@ -65,6 +67,11 @@ impl Policy {
             }
         }
         effect
+    }
+
+    /// Whether it allows `principal` this action on some resource, under some condition.
+    pub fn may_allow(&self, principal: Principal<'_>, action: S3Action) -> bool {
+        self.statements.iter().any(|statement| statement.may_allow(principal, action))
     }
 
     /// The users that it names.

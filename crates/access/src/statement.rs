@@ -1,9 +1,9 @@
 //! A statement of a policy.
 
-use crate::action::ActionSet;
+use crate::action::{ActionSet, S3Action};
 use crate::condition::PolicyCondition;
 use crate::document::{OneOrMany, StatementDocument};
-use crate::principal::Principals;
+use crate::principal::{Principal, Principals};
 use crate::request::AccessRequest;
 use crate::wildcard::Wildcard;
 
@@ -81,10 +81,20 @@ impl PolicyStatement {
         Ok(Self { effect, principals, actions, resources, except, conditions })
     }
 
+    /// Whether it names the principal and the action.
+    fn names(&self, principal: Principal<'_>, action: S3Action) -> bool {
+        self.actions.contains(action)
+            && self.principals.as_ref().is_none_or(|p| p.include(principal, self.effect == Effect::Deny))
+    }
+
+    /// Whether it allows `principal` this action on some resource, under some condition.
+    pub(crate) fn may_allow(&self, principal: Principal<'_>, action: S3Action) -> bool {
+        self.effect == Effect::Allow && self.names(principal, action)
+    }
+
     /// Whether it applies to the request.
     pub(crate) fn applies_to(&self, request: &AccessRequest<'_>) -> bool {
-        self.actions.contains(request.action)
-            && self.principals.as_ref().is_none_or(|p| p.include(request.principal, self.effect == Effect::Deny))
+        self.names(request.principal, request.action)
             && self.resources.iter().any(|pattern| pattern.matches_in(request.resource, request)) != self.except
             && self.conditions.iter().all(|condition| condition.holds(request))
     }

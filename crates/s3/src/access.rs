@@ -1,7 +1,7 @@
-//! Authorization: a request signed with a known key may do everything. One without a signature may
-//! read the objects of public buckets.
+//! Authorization: a request signed with a known key may do everything. The policies of buckets
+//! judge one without a signature.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,13 @@ use steadfast_edge::Edge;
 use steadfast_flow::{Budget, Env};
 use steadfast_store::{Store, StoreError};
 
-use crate::context::RequestContext;
+use crate::caller::{Caller, Identity};
+use crate::context::{RequestClient, RequestContext};
 use crate::error::{invalid_request, slow_down, store_error};
 use crate::operations::find;
 use crate::receive::check_xml;
-use crate::served::{Served, overrides_headers};
+use crate::rights::{Judge, RequestParts, denied};
+use crate::served::{Served, has_signed_parameters, overrides_headers};
 use crate::signed;
 
 /// The pairs of keys. `s3s` compares signatures in constant time.
@@ -41,9 +43,10 @@ impl S3Auth for Keys {
     }
 }
 
-/// Refuses requests that are not wholly signed, unless they read a public object; operations that
-/// are not served; and changes of buckets with an origin. Also records the operation's name for the
-/// metrics. `s3s` calls it after verifying the signature, before reading the body.
+/// Refuses requests that are not wholly signed, unless a policy allows them to everyone;
+/// operations that are not served; and changes of buckets with an origin. Also records the caller,
+/// and the operation's name for the metrics. `s3s` calls it after verifying the signature, before
+/// reading the body.
 pub(crate) struct Access {
     /// The memory budget that all XML bodies share.
     pub(crate) xml: Budget,
@@ -54,8 +57,7 @@ pub(crate) struct Access {
     pub(crate) xml_bytes_max: usize,
     /// The buckets with an origin.
     pub(crate) edge: Option<Edge>,
-    /// The buckets whose objects can be read without a signature.
-    pub(crate) public_read: BTreeSet<String>,
+    pub(crate) judge: Arc<Judge>,
     pub(crate) store: Store,
 }
 
@@ -77,12 +79,21 @@ impl S3Access for Access {
         {
             stages.set_about(bucket);
         }
+        let link = cx.extensions_mut().get::<RequestClient>().map(|client| client.link);
+        let (Some(context), Some(link)) = (context, link) else {
+            return Err(s3_error!(InternalError, "The request has no context."));
+        };
         match cx.credentials() {
             Some(_) => {
                 signed::check(cx.uri(), cx.headers())?;
                 check_presigned_v2(cx)?;
+                // Before any policy is looked at: none binds this identity.
+                context.caller.get_or_init(|| Caller::new(Identity::Root, link));
             }
-            None => self.check_unsigned(served.as_ref().ok().copied(), cx)?,
+            None => {
+                let caller = context.caller.get_or_init(|| Caller::new(Identity::Anonymous, link));
+                self.check_unsigned(served.as_ref().ok().copied(), cx, caller)?;
+            }
         }
         signed::check_framing(cx.uri(), cx.headers())?;
         let served = served?;
@@ -90,10 +101,8 @@ impl S3Access for Access {
         self.check_origin(served, cx.s3_path().get_bucket_name())?;
         if let Some(bytes) = self.xml_memory(served, cx.headers())? {
             let permit = self.xml.try_acquire(bytes).map_err(|_| slow_down("XML in request bodies"))?;
-            if let Some(context) = &context {
-                context.hold_xml(permit);
-                context.set_body_due(self.env.now() + self.body_time);
-            }
+            context.hold_xml(permit);
+            context.set_body_due(self.env.now() + self.body_time);
         }
         Ok(())
     }
@@ -123,34 +132,32 @@ fn check_presigned_v2(cx: &S3AccessContext<'_>) -> S3Result<()> {
 }
 
 impl Access {
-    /// Allows a request without a signature to read one object of a public bucket, as it is stored.
+    /// Refuses a request without a signature, unless a policy allows it to everyone.
     ///
     /// # Errors
-    /// `AccessDenied` for any other request; `NoSuchBucket`, as S3 answers to anyone;
-    /// `InvalidRequest` if the request sets headers of the answer.
-    fn check_unsigned(&self, served: Option<&Served>, cx: &S3AccessContext<'_>) -> S3Result<()> {
-        let denied = || Err(s3_error!(AccessDenied, "Access Denied"));
+    /// `AccessDenied`; `NoSuchBucket`, as S3 answers to anyone; `InvalidRequest` if the request
+    /// sets headers of the answer.
+    fn check_unsigned(&self, served: Option<&Served>, cx: &S3AccessContext<'_>, caller: &Caller) -> S3Result<()> {
         let bucket = cx.s3_path().get_bucket_name();
         let creates = served.is_some_and(|served| served.name == "CreateBucket");
-        if let Some(error @ StoreError::NoSuchBucket) = bucket.and_then(|bucket| self.store.buckets().get(bucket).err())
+        if let Some(error @ StoreError::NoSuchBucket) =
+            bucket.and_then(|bucket| self.store.buckets().settings(bucket).err())
             && !creates
         {
             return Err(store_error(error));
         }
-        let public = bucket.is_some_and(|bucket| self.public_read.contains(bucket));
-        // `s3s` also takes a request with two of these headers for one without a signature.
-        if !public || !served.is_some_and(|served| served.public) || cx.headers().contains_key(AUTHORIZATION) {
-            return denied();
-        }
         let query = cx.uri().query().unwrap_or_default();
+        // `s3s` also takes a request with two of these headers for one without a signature.
+        if cx.headers().contains_key(AUTHORIZATION) || has_signed_parameters(query) {
+            return Err(denied());
+        }
+        let Some(served) = served else { return Err(denied()) };
+        let parts = RequestParts { uri: cx.uri(), headers: cx.headers(), caller };
+        self.judge.check_operation(&served.needed, parts, cx.s3_path())?;
         if overrides_headers(query) {
             return Err(invalid_request(
                 "Request specific response headers cannot be used for anonymous GET requests.",
             ));
-        }
-        // A parameter that a signed read would ignore, such as `v=3`, is harmless here, too.
-        if served.is_some_and(|served| served.has_parameters(query)) {
-            return denied();
         }
         Ok(())
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_flow::{Pass, Permit, Stages};
 
+use crate::caller::{Caller, ClientLink};
+
 /// A request that has ended: the server has sent its response or given it up.
 #[derive(Debug, Clone)]
 pub struct RequestRecord {
@@ -42,15 +44,21 @@ pub(crate) enum BodyFault {
     Broken,
 }
 
-/// The group of the client's address, which has a share of the server.
+/// The client of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct RequestClient(pub(crate) Arc<str>);
+pub(crate) struct RequestClient {
+    /// The group of its address, which has a share of the server.
+    pub(crate) group: Arc<str>,
+    pub(crate) link: ClientLink,
+}
 
 /// The state of one request.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
     pub(crate) id: String,
     operation: OnceLock<&'static str>,
+    /// Who makes it; empty until its signature has been verified.
+    pub(crate) caller: OnceLock<Caller>,
     pub(crate) bytes_in: AtomicU64,
     fault: AtomicU8,
     unread: AtomicU64,
@@ -71,6 +79,7 @@ impl RequestContext {
         Self {
             id: format!("{id:016X}"),
             operation: OnceLock::new(),
+            caller: OnceLock::new(),
             bytes_in: AtomicU64::new(0),
             fault: AtomicU8::new(0),
             unread: AtomicU64::new(0),

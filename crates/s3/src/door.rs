@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -25,15 +25,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::about::About;
 use crate::access::{Access, Domains, Keys};
 use crate::body::{RequestBody, ResponseBody, Tail};
+use crate::caller::ClientLink;
 use crate::context::{BodyFault, Observer, RequestClient, RequestContext};
 use crate::cors;
 use crate::error::{request_timeout, slow_down};
+use crate::forwarded::{Forwarded, is_secure};
 use crate::handler::Handler;
 use crate::io::{ConnectionState, StallIo};
 use crate::md5::Md5Pool;
-use crate::options::{IpNetwork, S3Options};
+use crate::options::S3Options;
 use crate::probes;
 use crate::refused::refuse_early;
+use crate::rights::Judge;
 use crate::signed;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -108,8 +111,14 @@ impl S3Door {
     ) -> Result<Self, DoorError> {
         check(&options)?;
         let md5 = Md5Pool::new().map_err(|e| DoorError::Thread(e.to_string()))?;
-        let handler =
-            Handler::new(store.clone(), env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
+        let judge = Arc::new(Judge::new(store.clone(), env.clone(), options.public_read.clone()));
+        let handler = Handler::new(
+            (store.clone(), env.clone()),
+            compute.unwrap_or_else(|| env.clone()),
+            md5,
+            options.clone(),
+            judge.clone(),
+        );
         let mut builder = S3ServiceBuilder::new(handler);
         builder.set_auth(Keys::new(&options.credentials));
         let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
@@ -119,7 +128,7 @@ impl S3Door {
             env: env.clone(),
             xml_bytes_max: options.xml_bytes_max,
             edge: options.edge.clone(),
-            public_read: options.public_read.clone(),
+            judge,
             store: store.clone(),
         });
         if !options.domains.is_empty() {
@@ -288,9 +297,16 @@ impl S3Door {
         state: &Arc<ConnectionState>,
     ) -> Response<Body> {
         let (shared, options) = (&self.0, &self.0.options);
-        let client = forwarded_for(&options.trusted_proxies, state.connection.address(), request.headers());
-        let client: Arc<str> =
-            client.map_or_else(|| state.connection.group().clone(), |client| group_of(client).into());
+        let peer = state.connection.address();
+        let forwarded = Forwarded::of(&options.trusted_proxies, peer, request.headers());
+        let client: Arc<str> = match forwarded {
+            Forwarded::For(client) => group_of(client).into(),
+            Forwarded::No(_) | Forwarded::Unknown => state.connection.group().clone(),
+        };
+        let link = ClientLink {
+            address: forwarded.source(),
+            secure: is_secure(&options.trusted_proxies, peer, request.headers()).unwrap_or(options.https),
+        };
         let request = request.map(|body| {
             let patience = Patience::new(options.body_stall, options.client_bytes_s_min);
             RequestBody::new(body, context.clone(), shared.env.clone(), patience)
@@ -306,7 +322,7 @@ impl S3Door {
             if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::http_body_unsync(body) }
         });
         request.extensions_mut().insert(context.clone());
-        request.extensions_mut().insert(RequestClient(client.clone()));
+        request.extensions_mut().insert(RequestClient { group: client.clone(), link });
         let response = match shared.s3.call(request).await {
             Ok(response) => response,
             Err(error) => {
@@ -410,21 +426,6 @@ fn check(options: &S3Options) -> Result<(), DoorError> {
     Ok(())
 }
 
-/// The client's address behind trusted proxies: the last address in `X-Forwarded-For` that is not
-/// itself a trusted proxy.
-fn forwarded_for(proxies: &[IpNetwork], peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
-    let trusted = |address: IpAddr| proxies.iter().any(|network| network.contains(address));
-    if !trusted(peer) {
-        return None;
-    }
-    let forwarded = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
-    let hops: Vec<&str> = forwarded.flat_map(|value| value.split(',')).collect();
-    // Some proxies add a port.
-    let address =
-        |hop: &str| hop.parse().or_else(|_| hop.parse::<std::net::SocketAddr>().map(|address| address.ip())).ok();
-    hops.iter().rev().map_while(|hop| address(hop.trim())).find(|hop| !trusted(*hop))
-}
-
 fn error_response(error: S3Error) -> Response<Body> {
     error.to_http_response().unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());
@@ -451,29 +452,5 @@ mod tests {
         assert!(matches!(with(&[("a", "s"), ("a", "t")], &[]), Err(DoorError::InvalidCredentials)));
         assert!(matches!(with(&[("a", "")], &[]), Err(DoorError::InvalidCredentials)));
         assert!(matches!(with(&[("a", "s")], &["s3..com"]), Err(DoorError::InvalidDomain(_))));
-    }
-
-    #[test]
-    fn only_trusted_proxies_set_the_client_address() {
-        let proxies: Vec<IpNetwork> = ["10.0.0.0/8", "::1"].map(|text| text.parse().unwrap()).into();
-        let of = |peer: &str, forwarded: &str| {
-            let headers =
-                HeaderMap::from_iter([(HeaderName::from_static("x-forwarded-for"), forwarded.parse().unwrap())]);
-            forwarded_for(&proxies, peer.parse().unwrap(), &headers).map(|found| found.to_string())
-        };
-        assert_eq!(
-            of("10.1.2.3", "9.9.9.9, 1.2.3.4, 10.0.0.7").as_deref(),
-            Some("1.2.3.4"),
-            "earlier addresses may be forged"
-        );
-        assert_eq!(of("10.1.2.3", "1.2.3.4:5678").as_deref(), Some("1.2.3.4"), "some proxies add the port");
-        assert_eq!(of("10.1.2.3", "[2001:db8::1]:443, 10.0.0.7:80").as_deref(), Some("2001:db8::1"));
-        assert_eq!(of("::1", "2001:db8::1").as_deref(), Some("2001:db8::1"));
-        assert_eq!(of("1.2.3.4", "5.6.7.8"), None);
-        assert_eq!(of("10.1.2.3", "unknown"), None);
-        assert_eq!(of("::ffff:10.1.2.3", "5.6.7.8").as_deref(), Some("5.6.7.8"));
-        for wrong in ["10.0.0.0/33", "x", "10.0.0.0/", "::/129"] {
-            assert!(wrong.parse::<IpNetwork>().is_err(), "{wrong}");
-        }
     }
 }

@@ -7,6 +7,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use crate::conditions::{EXPECTED_OWNERS, another_owner};
 use crate::error::invalid_argument;
 use crate::handler::OWNER;
+use crate::rights::Needed;
 use crate::signed::{is_presigned, is_presigned_v2};
 
 /// An operation that is served.
@@ -18,8 +19,8 @@ pub(crate) struct Served {
     pub(crate) xml_bytes_max: usize,
     /// Whether it works on a bucket with an origin.
     pub(crate) with_origin: bool,
-    /// Whether it works without a signature on a public bucket.
-    pub(crate) public: bool,
+    /// What a caller must be allowed.
+    pub(crate) needed: Needed,
     /// The conditions that it honours.
     conditions: Conditions,
 }
@@ -46,8 +47,8 @@ pub(crate) const RESPONSE: [&str; 6] = [
 ];
 impl Served {
     /// An operation without an XML body.
-    pub(crate) const fn new(name: &'static str, query: &'static [&'static str]) -> Self {
-        Self { name, query, xml_bytes_max: 0, with_origin: false, public: false, conditions: Conditions::None }
+    pub(crate) const fn new(name: &'static str, query: &'static [&'static str], needed: Needed) -> Self {
+        Self { name, query, xml_bytes_max: 0, with_origin: false, needed, conditions: Conditions::None }
     }
 
     /// The operation has an XML body.
@@ -65,12 +66,6 @@ impl Served {
     /// The operation also works on a bucket with an origin: it changes nothing there.
     pub(crate) const fn with_origin(mut self) -> Self {
         self.with_origin = true;
-        self
-    }
-
-    /// The operation also works without a signature, on a public bucket: it reads one object.
-    pub(crate) const fn public(mut self) -> Self {
-        self.public = true;
         self
     }
 
@@ -170,15 +165,13 @@ impl Served {
             _ => false,
         }
     }
+}
 
-    /// Whether a query string has parameters that count, or may count.
-    pub(crate) fn has_parameters(&self, query: &str) -> bool {
-        form_urlencoded::parse(query.as_bytes()).any(|(name, value)| {
-            let counts = starts_with(&name, "x-") && !name.eq_ignore_ascii_case("x-id");
-            let another = value.is_empty() && SUBRESOURCES.contains(&name.as_ref());
-            counts || another || self.query.contains(&name.as_ref())
-        })
-    }
+/// Whether a query string has parameters that only a signed request may have: those of version 4,
+/// and headers.
+pub(crate) fn has_signed_parameters(query: &str) -> bool {
+    form_urlencoded::parse(query.as_bytes())
+        .any(|(name, _)| starts_with(&name, "x-") && !name.eq_ignore_ascii_case("x-id"))
 }
 
 /// Whether a query string sets headers of the answer.
@@ -308,6 +301,6 @@ mod tests {
         }
         assert!(!ask("GetObject", Method::GET, "legal-hold"));
         assert!(ask("ListObjectsV2", Method::GET, "list-type=2&prefix=&delimiter=%2F&fetch-owner=true&metadata=true"));
-        assert!(find("PutBucketPolicy").is_err());
+        assert!(find("PutBucketEncryption").is_err());
     }
 }

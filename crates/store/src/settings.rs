@@ -11,17 +11,23 @@ use crate::events::Notifications;
 /// not read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BucketDocument {
+    /// What the bucket's policy allows and denies.
+    Policy,
+    /// Which public access is blocked, whatever a policy allows.
+    PublicAccessBlock,
     /// Tags of the bucket.
     Tagging,
 }
 
 impl BucketDocument {
     /// All documents that this build knows.
-    pub const ALL: [Self; 1] = [Self::Tagging];
+    pub const ALL: [Self; 3] = [Self::Policy, Self::PublicAccessBlock, Self::Tagging];
 
     /// The name in records and exports.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Policy => "policy",
+            Self::PublicAccessBlock => "public-access-block",
             Self::Tagging => "tagging",
         }
     }

@@ -1,5 +1,5 @@
-//! Access control lists. The keys and `s3.public_read` decide who may do what; a list that says
-//! what is true anyway is accepted without effect.
+//! Access control lists. Keys and policies decide who may do what; a list that says what is true
+//! anyway is accepted without effect.
 
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -107,7 +107,7 @@ impl Grants {
         Err(S3Error::with_message(
             S3ErrorCode::NotImplemented,
             format!(
-                "An ACL cannot change access: {holds}. The setting s3.public_read lets anyone read a bucket's objects."
+                "An ACL cannot change access: {holds}. A bucket policy, or the setting s3.public_read, lets anyone read objects."
             ),
         ))
     }

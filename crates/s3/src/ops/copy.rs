@@ -1,10 +1,12 @@
 //! Copies within the server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, StdError, s3_error};
+use steadfast_access::S3Action;
 use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, StoreError, WEAK_ETAG};
 
 use crate::attributes::{described, refuse_unsupported};
@@ -12,19 +14,30 @@ use crate::checksum::{Algorithm, FULL_OBJECT, algorithm_of, set_checksums};
 use crate::conditions::{ReadConditions, durability, etag, header_condition, only_null_version, timestamp};
 use crate::context::RequestContext;
 use crate::error::{invalid_argument, invalid_request, store_error};
-use crate::handler::{Handler, context, durable_header};
+use crate::handler::{Handler, context, durable_header, request_parts};
 use crate::ops::write::{Intake, conditional_error, part_attributes, part_number};
 use crate::options::EtagKind;
 use crate::receive::{Received, Wanted, opaque_etag};
+use crate::rights::{RequestParts, action};
 
 /// S3's limit on the bytes of one copy.
 const COPY_BYTES_MAX: u64 = 5 << 30;
 /// Attempts to copy an object to itself while other requests change it.
 const SELF_COPY_TRIES: usize = 8;
 
-fn source<'a>(handler: &Handler, source: &'a CopySource) -> S3Result<(&'a str, &'a str)> {
+const GET_OBJECT: S3Action = action("GetObject");
+const GET_VERSION: S3Action = action("GetObjectVersion");
+const GET_TAGS: S3Action = action("GetObjectTagging");
+const PUT_OBJECT: S3Action = action("PutObject");
+const PUT_TAGS: S3Action = action("PutObjectTagging");
+
+/// The bucket and the key of the source of a copy, which the caller may read.
+fn source<'a>(handler: &Handler, parts: RequestParts<'_>, source: &'a CopySource) -> S3Result<(&'a str, &'a str)> {
     match source {
         CopySource::Bucket { bucket, key, version_id } => {
+            let facts = handler.judge.facts(parts, bucket, Some(key)).with_version(version_id.as_deref());
+            handler.judge.hide_absence(&facts)?;
+            handler.judge.check_either(GET_OBJECT, GET_VERSION, facts)?;
             only_null_version(version_id.as_deref())?;
             if handler.options.edge.as_ref().is_some_and(|edge| edge.has_origin(bucket)) {
                 return Err(s3_error!(MethodNotAllowed, "Copies from a bucket with an origin are not supported."));
@@ -33,6 +46,20 @@ fn source<'a>(handler: &Handler, source: &'a CopySource) -> S3Result<(&'a str, &
         }
         _ => Err(invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey")),
     }
+}
+
+/// Refuses a copy with the tags of its source, unless the caller may read and write them.
+fn check_tags_taken(
+    handler: &Handler,
+    parts: RequestParts<'_>,
+    (from, to): ((&str, &str), (&str, &str)),
+    tags: &BTreeMap<String, String>,
+) -> S3Result<()> {
+    handler.judge.check(GET_TAGS, handler.judge.facts(parts, from.0, Some(from.1)))?;
+    for action in [PUT_OBJECT, PUT_TAGS] {
+        handler.judge.check(action, handler.judge.facts(parts, to.0, Some(to.1)).with_tags(tags))?;
+    }
+    Ok(())
 }
 
 /// The conditions that an input sets on its source.
@@ -59,11 +86,12 @@ fn too_large(info: &ObjectInfo) -> S3Result<()> {
 pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
     let context = context(&req);
     let durability = durability(&req.headers)?;
+    let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let input = req.input;
     let condition = header_condition((&handler.store, &input.bucket, &input.key), &req.headers)?;
     let matching = matches!(condition, Condition::Matches(_));
     refuse_unsupported!(input)?;
-    let from = source(handler, &input.copy_source)?;
+    let from = source(handler, parts, &input.copy_source)?;
     let to = (input.bucket.as_str(), input.key.as_str());
     let replace = directive(input.metadata_directive.as_ref().map(MetadataDirective::as_str), "metadata")?;
     let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str), "tagging")?;
@@ -99,6 +127,8 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         }
         if replace_tags {
             attributes.tags.clone_from(&given.tags);
+        } else if !attributes.tags.is_empty() {
+            check_tags_taken(handler, parts, (from, to), &attributes.tags)?;
         }
         let mut result = CopyObjectResult { e_tag: Some(etag(&attributes.etag)), ..CopyObjectResult::default() };
         set_checksums!(result, &attributes.checksums);
@@ -165,12 +195,13 @@ pub(crate) async fn copy_part(
 ) -> S3Result<S3Response<UploadPartCopyOutput>> {
     let context = context(&req);
     let durability = durability(&req.headers)?;
+    let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let input = req.input;
     if input.sse_customer_algorithm.is_some() || input.copy_source_sse_customer_algorithm.is_some() {
         return Err(s3_error!(NotImplemented, "Server-side encryption is not offered."));
     }
     let number = part_number(input.part_number)?;
-    let from = source(handler, &input.copy_source)?;
+    let from = source(handler, parts, &input.copy_source)?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
     let upload = handler.store.at(bucket, key).upload(upload_id).info().map_err(store_error)?;
     let conditions = source_conditions!(input);

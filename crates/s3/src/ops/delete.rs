@@ -2,15 +2,22 @@
 
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use steadfast_access::S3Action;
 use steadfast_log::Durability;
 
 use crate::conditions::{durability, only_null_version, write_condition};
 use crate::error::store_error;
-use crate::handler::{Handler, durable_header};
+use crate::handler::{Handler, context, durable_header, request_parts};
 use crate::ops::write::conditional_error;
+use crate::rights::action;
 
 /// S3's limit on the keys of one request.
 const KEYS_MAX: usize = 1000;
+/// Keys that are judged before other requests have their turn.
+const KEYS_AT_ONCE: usize = 64;
+
+const DELETE_OBJECT: S3Action = action("DeleteObject");
+const DELETE_VERSION: S3Action = action("DeleteObjectVersion");
 
 pub(crate) async fn one(
     handler: &Handler,
@@ -42,8 +49,10 @@ pub(crate) async fn many(
     handler: &Handler,
     req: S3Request<DeleteObjectsInput>,
 ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    let context = context(&req);
     let requested = durability(&req.headers)?;
     let input = req.input;
+    let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let info = handler.store.buckets().get(&input.bucket).map_err(store_error)?;
     let objects = input.delete.objects;
     if objects.is_empty() || objects.len() > KEYS_MAX {
@@ -55,7 +64,10 @@ pub(crate) async fn many(
     let mut errors = Vec::new();
     let mut keys = Vec::with_capacity(objects.len());
     let mut versions = Vec::with_capacity(objects.len());
-    for object in objects {
+    for (number, object) in objects.into_iter().enumerate() {
+        if number % KEYS_AT_ONCE == KEYS_AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
         let conditional = object.e_tag.is_some() || object.last_modified_time.is_some() || object.size.is_some();
         if conditional {
             errors.push(refused(object, S3ErrorCode::NotImplemented, "Conditions on deletes in bulk are not offered."));
@@ -64,8 +76,17 @@ pub(crate) async fn many(
         } else if object.key.is_empty() || object.key.len() > 1024 {
             errors.push(refused(object, S3ErrorCode::KeyTooLongError, "Your key is empty or too long."));
         } else {
-            keys.push(object.key);
-            versions.push(object.version_id);
+            let facts = handler.judge.facts(parts, &input.bucket, Some(&object.key));
+            let facts = facts.with_version(object.version_id.as_deref());
+            match handler.judge.check_either(DELETE_OBJECT, DELETE_VERSION, facts) {
+                Ok(()) => {
+                    keys.push(object.key);
+                    versions.push(object.version_id);
+                }
+                Err(error) => {
+                    errors.push(refused(object, error.code().clone(), error.message().unwrap_or_default()));
+                }
+            }
         }
     }
     let results = handler.store.contents(&input.bucket).delete(keys.clone(), requested).await;

@@ -4,11 +4,12 @@ use std::ops::Range as Span;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::header::{HeaderMap, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use s3s::dto::*;
-use s3s::{Body, S3Request, S3Response, S3Result, StdError};
+use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result, StdError};
+use steadfast_access::S3Action;
 use steadfast_edge::{EdgeError, HeadObject};
 use steadfast_store::{ObjectInfo, PartInfo, StoreError};
 
@@ -16,9 +17,13 @@ use crate::attributes::{page_size, set_headers};
 use crate::checksum::set_checksums;
 use crate::conditions::{ReadConditions, if_range_holds, object_etag, only_null_version, timestamp};
 use crate::error::{custom, edge_error, invalid_argument, invalid_request, not_satisfiable, store_error};
-use crate::handler::Handler;
+use crate::handler::{Handler, request_parts};
 use crate::ops::source::{Source, wanted};
 use crate::ops::write::{checksum_type, part_number};
+use crate::rights::{RequestFacts, action};
+
+const GET_TAGS: S3Action = action("GetObjectTagging");
+const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 
 /// The bytes of an object that a request selects.
 struct Selection {
@@ -141,7 +146,11 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
         let mut output = GetObjectOutput::default();
         let checksums = input.checksum_mode.as_ref().is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
         describe_object!(output, &info, &selection, checksums);
-        output.tag_count = i32::try_from(info.attributes.tags.len()).ok().filter(|n| *n > 0);
+        if !info.attributes.tags.is_empty() {
+            let parts = request_parts(req.extensions.get(), &req.uri, &req.headers)?;
+            let count = tag_count(handler, handler.judge.facts(parts, &input.bucket, Some(&input.key)), &info)?;
+            output.tag_count = count.and_then(|count| i32::try_from(count).ok());
+        }
         if matches!(&source, Source::Passed(passed) if passed.length().is_none()) {
             output.content_length = None;
         }
@@ -161,6 +170,15 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
         return Ok(response);
     }
     Err(edge_error(EdgeError::Changed))
+}
+
+/// The number of tags of an object; `None` if the caller may not read them.
+fn tag_count(handler: &Handler, facts: RequestFacts<'_>, info: &ObjectInfo) -> S3Result<Option<usize>> {
+    match handler.judge.check(GET_TAGS, facts) {
+        Ok(()) => Ok(Some(info.attributes.tags.len())),
+        Err(error) if *error.code() == S3ErrorCode::AccessDenied => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// How often a read begins again when the object changed before its first byte.
@@ -232,7 +250,9 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let mut response = S3Response::new(output);
     response.headers = headers;
     if !info.attributes.tags.is_empty() {
-        response.headers.insert("x-amz-tagging-count", HeaderValue::from(info.attributes.tags.len()));
+        let parts = request_parts(req.extensions.get(), &req.uri, &req.headers)?;
+        let count = tag_count(handler, handler.judge.facts(parts, &input.bucket, Some(&input.key)), &info)?;
+        response.headers.extend(count.map(|count| (TAGGING_COUNT, HeaderValue::from(count))));
     }
     override_headers(
         &mut response.headers,

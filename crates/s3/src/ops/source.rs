@@ -38,7 +38,7 @@ pub(crate) fn wanted(headers: &HeaderMap, client: Option<&RequestClient>, range:
 
 /// The client whose share of the edge a request uses.
 fn client_of(client: Option<&RequestClient>) -> Arc<str> {
-    client.map_or_else(|| "".into(), |client| client.0.clone())
+    client.map_or_else(|| "".into(), |client| client.group.clone())
 }
 
 impl Source {

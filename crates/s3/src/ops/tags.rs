@@ -4,15 +4,20 @@ use std::collections::BTreeMap;
 
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
+use steadfast_access::S3Action;
 use steadfast_store::BucketDocument;
 
 use crate::attributes::{TAGS_MAX, check_tags};
 use crate::conditions::only_null_version;
 use crate::error::{custom, store_error};
-use crate::handler::{Handler, durable_header};
+use crate::handler::{Handler, context, durable_header, request_parts};
+use crate::rights::action;
 
 /// Tags of a bucket, at most.
 const BUCKET_TAGS_MAX: usize = 50;
+
+const PUT_TAGS: S3Action = action("PutObjectTagging");
+const PUT_VERSION_TAGS: S3Action = action("PutObjectVersionTagging");
 
 fn tag_set_of(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect()
@@ -41,9 +46,14 @@ pub(crate) async fn put(
     handler: &Handler,
     req: S3Request<PutObjectTaggingInput>,
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
+    let context = context(&req);
     let input = req.input;
+    let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     only_null_version(input.version_id.as_deref())?;
     let tags = check_tags(pairs_of(input.tagging.tag_set), TAGS_MAX)?;
+    let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key)).with_tags(&tags);
+    handler.judge.hide_absence(&facts)?;
+    handler.judge.check_either(PUT_TAGS, PUT_VERSION_TAGS, facts)?;
     let written = handler.store.at(&input.bucket, &input.key).set_tags(tags).await.map_err(store_error)?;
     Ok(S3Response::with_headers(PutObjectTaggingOutput::default(), durable_header(written.durable)))
 }
@@ -78,7 +88,7 @@ pub(crate) async fn put_of_bucket(
     req: S3Request<PutBucketTaggingInput>,
 ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
     let document = bucket_document(req.input.tagging.tag_set)?;
-    set_of_bucket(handler, &req.input.bucket, Some(document)).await?;
+    handler.set_document(&req.input.bucket, BucketDocument::Tagging, Some(document)).await?;
     Ok(S3Response::with_status(PutBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
 }
 
@@ -86,16 +96,6 @@ pub(crate) async fn delete_of_bucket(
     handler: &Handler,
     req: S3Request<DeleteBucketTaggingInput>,
 ) -> S3Result<S3Response<DeleteBucketTaggingOutput>> {
-    set_of_bucket(handler, &req.input.bucket, None).await?;
+    handler.set_document(&req.input.bucket, BucketDocument::Tagging, None).await?;
     Ok(S3Response::with_status(DeleteBucketTaggingOutput::default(), http::StatusCode::NO_CONTENT))
-}
-
-async fn set_of_bucket(handler: &Handler, bucket: &str, document: Option<String>) -> S3Result<()> {
-    let info = handler.store.buckets().get(bucket).map_err(store_error)?;
-    if info.settings.document(BucketDocument::Tagging) == document.as_deref() {
-        return Ok(());
-    }
-    let changed =
-        handler.store.buckets().change(bucket, |settings| settings.set_document(BucketDocument::Tagging, document));
-    changed.await.map_err(store_error)
 }

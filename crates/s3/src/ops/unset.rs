@@ -39,15 +39,12 @@ macro_rules! empty {
 }
 
 absent! {
-    policy(GetBucketPolicyInput) -> GetBucketPolicyOutput: "NoSuchBucketPolicy", "The bucket policy does not exist";
-    policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput: "NoSuchBucketPolicy", "The bucket policy does not exist";
     cors(GetBucketCorsInput) -> GetBucketCorsOutput: "NoSuchCORSConfiguration", "The CORS configuration does not exist";
     lifecycle(GetBucketLifecycleConfigurationInput) -> GetBucketLifecycleConfigurationOutput: "NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist";
     website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput: "NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration";
     encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput: "ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found";
     replication(GetBucketReplicationInput) -> GetBucketReplicationOutput: "ReplicationConfigurationNotFoundError", "The replication configuration was not found";
     object_lock(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput: "ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket";
-    public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput: "NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found";
     ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput: "OwnershipControlsNotFoundError", "The bucket ownership controls were not found";
     analytics(GetBucketAnalyticsConfigurationInput) -> GetBucketAnalyticsConfigurationOutput: "NoSuchConfiguration", "The specified configuration does not exist.";
     intelligent_tiering(GetBucketIntelligentTieringConfigurationInput) -> GetBucketIntelligentTieringConfigurationOutput: "NoSuchConfiguration", "The specified configuration does not exist.";
@@ -58,13 +55,11 @@ absent! {
 empty! {
     logging(GetBucketLoggingInput) -> GetBucketLoggingOutput: OK;
     accelerate(GetBucketAccelerateConfigurationInput) -> GetBucketAccelerateConfigurationOutput: OK;
-    delete_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput: NO_CONTENT;
     delete_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput: NO_CONTENT;
     delete_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput: NO_CONTENT;
     delete_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput: NO_CONTENT;
     delete_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput: NO_CONTENT;
     delete_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput: NO_CONTENT;
-    delete_public_access_block(DeletePublicAccessBlockInput) -> DeletePublicAccessBlockOutput: NO_CONTENT;
     delete_ownership_controls(DeleteBucketOwnershipControlsInput) -> DeleteBucketOwnershipControlsOutput: NO_CONTENT;
 }
 

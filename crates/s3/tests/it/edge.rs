@@ -98,7 +98,8 @@ pub const OPERATIONS: &[(&str, &str, &str, Option<bool>)] = &[
     ("GetBucketRequestPayment", "GET", "?requestPayment", Some(true)),
     ("GetObjectRetention", "GET", "/k?retention", Some(false)),
     ("GetObjectLegalHold", "GET", "/k?legal-hold", Some(false)),
-    ("DeleteBucketPolicy", "DELETE", "?policy", Some(false)),
+    ("PutBucketPolicy", "PUT", "?policy", Some(true)),
+    ("DeleteBucketPolicy", "DELETE", "?policy", Some(true)),
     ("DeleteBucketCors", "DELETE", "?cors", Some(false)),
     ("DeleteBucketLifecycle", "DELETE", "?lifecycle", Some(false)),
     ("DeleteBucketTagging", "DELETE", "?tagging", Some(false)),
@@ -106,7 +107,8 @@ pub const OPERATIONS: &[(&str, &str, &str, Option<bool>)] = &[
     ("DeleteBucketWebsite", "DELETE", "?website", Some(false)),
     ("DeleteBucketEncryption", "DELETE", "?encryption", Some(false)),
     ("DeleteBucketReplication", "DELETE", "?replication", Some(false)),
-    ("DeletePublicAccessBlock", "DELETE", "?publicAccessBlock", Some(false)),
+    ("PutPublicAccessBlock", "PUT", "?publicAccessBlock", Some(true)),
+    ("DeletePublicAccessBlock", "DELETE", "?publicAccessBlock", Some(true)),
     ("DeleteBucketOwnershipControls", "DELETE", "?ownershipControls", Some(false)),
 ];
 

@@ -11,6 +11,8 @@ mod common;
 mod edge;
 mod inputs;
 mod objects;
+mod policies;
+mod policy_facts;
 mod presigned;
 mod protocol;
 mod public;

@@ -67,10 +67,12 @@ async fn deletes_succeed_and_puts_name_the_reason() {
     ] {
         c.call("DELETE", &format!("/bucket?{resource}")).send().await.expect(204);
         c.call("DELETE", &format!("/absent?{resource}")).send().await.refused(404, "NoSuchBucket");
-        c.call("PUT", &format!("/bucket?{resource}")).send().await.refused(501, "NotImplemented");
+        if !matches!(resource, "policy" | "publicAccessBlock") {
+            c.call("PUT", &format!("/bucket?{resource}")).send().await.refused(501, "NotImplemented");
+        }
     }
-    let refused = c.call("PUT", "/bucket?policy").body("{}").send().await.refused(501, "NotImplemented");
-    assert!(refused.xml("Message").contains("s3.public_read"), "{refused:?}");
+    let refused = c.call("PUT", "/bucket?cors").body("{}").send().await.refused(501, "NotImplemented");
+    assert!(refused.xml("Message").contains("s3.allowed_origins"), "{refused:?}");
     c.call("HEAD", "/bucket").send().await.expect(200);
 }
 

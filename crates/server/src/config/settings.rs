@@ -176,10 +176,11 @@ sections! {
         domain: Option<String> = None;
         /// Origins of web pages that may use the port from browsers (CORS), as in
         /// ["https://app.example.com"]; ["*"]: all. Their requests need signatures or presigned
-        /// URLs like all others, except reads of public buckets.
+        /// URLs like all others, except for what a policy allows to everyone.
         allowed_origins: Origins = Origins::default();
         /// Buckets whose objects anyone can read without keys, as in ["media"]: only GET and HEAD
-        /// of objects. For a bucket with an origin, its `public_read` does the same.
+        /// of objects. For a bucket with an origin, its `public_read` does the same. The policy of
+        /// a bucket can allow more.
         public_read: BucketNames = BucketNames::default();
         /// Accept requests and presigned URLs with signature version 2, as boto3 presigns by
         /// default. It uses SHA-1, and its URLs may be valid for ever.
@@ -422,7 +423,7 @@ sections! {
         /// all connections.
         address_share: usize = 25, in 1..=100;
         /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]. Their X-Forwarded-For names the
-        /// address whose share counts.
+        /// address whose share counts, and which policies see. Their X-Forwarded-Proto counts, too.
         trusted_proxies: Networks = Networks::default();
         /// File descriptors kept for the disks, the index, the admin port and commands.
         reserved_files: usize = 256, in 32..=1_000_000;

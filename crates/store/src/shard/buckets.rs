@@ -19,7 +19,7 @@ pub(crate) struct Bucket {
     pub(crate) id: BucketId,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
-    pub(crate) settings: RwLock<BucketSettings>,
+    pub(crate) settings: RwLock<Arc<BucketSettings>>,
     /// Shared lock while a record of the bucket is submitted; exclusive lock while the bucket is
     /// deleted.
     pub(crate) gate: tokio::sync::RwLock<()>,
@@ -34,7 +34,7 @@ impl Bucket {
             id,
             name: meta.name,
             created_ms: meta.created_ms,
-            settings: RwLock::new(meta.settings),
+            settings: RwLock::new(Arc::new(meta.settings)),
             gate: tokio::sync::RwLock::new(()),
             deleted: AtomicBool::new(false),
             last_lsn: AtomicU64::new(0),
@@ -42,7 +42,8 @@ impl Bucket {
     }
 
     pub(crate) fn info(&self) -> BucketInfo {
-        BucketInfo { name: self.name.clone(), created_ms: self.created_ms, settings: self.settings.read().clone() }
+        let settings = BucketSettings::clone(&self.settings.read());
+        BucketInfo { name: self.name.clone(), created_ms: self.created_ms, settings }
     }
 
     /// The durability of a write: the requested one, or the bucket's.
@@ -102,7 +103,7 @@ impl Registry {
     /// Adds a bucket, or changes its settings.
     pub(crate) fn put(&mut self, id: BucketId, meta: BucketMeta) {
         if let Some(bucket) = self.by_id.get(&id) {
-            *bucket.settings.write() = meta.settings;
+            *bucket.settings.write() = Arc::new(meta.settings);
             return;
         }
         let bucket = Arc::new(Bucket::new(id, meta));

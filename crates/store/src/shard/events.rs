@@ -40,7 +40,7 @@ impl Draft {
     ) -> Result<Option<Self>, StoreError> {
         let ObjectChange { kind, key, size, etag } = change;
         let mut targets = Vec::new();
-        if let BucketSettings { notifications: Some(notifications), .. } = &*bucket.settings.read() {
+        if let BucketSettings { notifications: Some(notifications), .. } = &**bucket.settings.read() {
             let wanted = notifications.rules.iter().filter(|rule| rule.wants(kind, key));
             targets.extend(wanted.map(|rule| EventTarget { rule: rule.id.clone(), target: rule.target.clone() }));
         }

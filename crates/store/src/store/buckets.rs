@@ -50,6 +50,14 @@ impl Buckets<'_> {
         Ok(self.store.lead()?.find(name)?.info())
     }
 
+    /// The settings of a bucket, without a copy. They are another value after each change.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`].
+    pub fn settings(self, name: &str) -> Result<Arc<BucketSettings>, StoreError> {
+        Ok(self.store.lead()?.find(name)?.settings.read().clone())
+    }
+
     /// All buckets, by name.
     ///
     /// # Errors

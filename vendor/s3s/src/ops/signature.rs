@@ -457,7 +457,53 @@ impl<'a> SignatureContext<'a> {
             return Ok(Some(result?));
         }
 
+        // steadfast patch 21
+        self.anonymous_body()?;
         Ok(None)
+    }
+
+    /// steadfast patch 21: the body of a request without a signature, decoded and compared with its
+    /// hash as that of a signed request is.
+    fn anonymous_body(&mut self) -> S3Result<()> {
+        match extract_amz_content_sha256(self.hs)? {
+            Some(AmzContentSha256::StreamingUnsignedPayloadTrailer) => {
+                if http::get_unique_header_str(self.hs, "x-amz-trailer").is_none() {
+                    return Err(invalid_request!("missing header: x-amz-trailer"));
+                }
+                let length = self
+                    .decoded_content_length
+                    .ok_or_else(|| s3_error!(MissingContentLength, "missing header: x-amz-decoded-content-length"))?;
+                let no_date = AmzDate::parse("19700101T000000Z").map_err(|e| invalid_request!(e, "invalid date"))?;
+                // No chunk of it has a signature.
+                let stream = AwsChunkedStream::new(
+                    mem::take(self.req_body),
+                    Sha256Sum::from_bytes([0; 32]),
+                    no_date,
+                    "".into(),
+                    "".into(),
+                    SecretKey::from(""),
+                    length,
+                    true,
+                    self.config.snapshot().aws_chunked_stream_max_chunk_size,
+                );
+                self.trailing_headers = Some(stream.trailing_headers_handle());
+                self.transformed_body = Some(Body::from(stream.into_byte_stream()));
+            }
+            Some(hash) if hash.is_streaming() => {
+                return Err(invalid_request!("signed chunks need a signed request"));
+            }
+            Some(AmzContentSha256::SingleChunk(expected)) => {
+                let length = match self.content_length {
+                    Some(length) => usize::try_from(length).ok(),
+                    None => self.req_body.remaining_length().exact(),
+                };
+                let length = length.ok_or_else(|| s3_error!(MissingContentLength, "missing header: content-length"))?;
+                let stream = UploadStream::new(mem::take(self.req_body), length, Sha256Sum::from_bytes(expected));
+                *self.req_body = Body::from(stream.into_byte_stream());
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     #[tracing::instrument(skip(self))]

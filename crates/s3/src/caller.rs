@@ -1,0 +1,60 @@
+//! Who makes a request, and how it came.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use steadfast_access::Principal;
+
+/// Who makes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The holder of a configured key: may do everything.
+    Root,
+    /// A client without a signature: may do what the policy of the bucket allows.
+    Anonymous,
+}
+
+impl Identity {
+    /// The principal that policies judge; `None`: no policy binds this identity.
+    pub(crate) fn principal(self) -> Option<Principal<'static>> {
+        match self {
+            Self::Root => None,
+            Self::Anonymous => Some(Principal::Anonymous),
+        }
+    }
+}
+
+/// How a request came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientLink {
+    /// The client's address; behind a trusted proxy, the one that the proxy names. `None` if what
+    /// it names is no address.
+    pub(crate) address: Option<IpAddr>,
+    /// Whether the client's connection is encrypted, as far as the server or its trusted proxy
+    /// knows.
+    pub(crate) secure: bool,
+}
+
+/// Who makes a request, and how it came.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    pub(crate) link: ClientLink,
+    /// Whether the caller must not learn that a key does not exist.
+    absence_hidden: AtomicBool,
+}
+
+impl Caller {
+    pub(crate) fn new(identity: Identity, link: ClientLink) -> Self {
+        Self { identity, link, absence_hidden: AtomicBool::new(false) }
+    }
+
+    /// Answers `AccessDenied` in place of `NoSuchKey`: the caller may not list the bucket.
+    pub(crate) fn hide_absence(&self) {
+        self.absence_hidden.store(true, Relaxed);
+    }
+
+    pub(crate) fn absence_is_hidden(&self) -> bool {
+        self.absence_hidden.load(Relaxed)
+    }
+}

@@ -1,0 +1,22 @@
+//! Who may do what: the policies of buckets, and the judge that applies them to a request.
+//!
+//! - `needed` is what an operation needs, in the terms of policies.
+//! - `facts` are what conditions of policies can look at.
+//! - `rules` are the policies of a bucket, parsed once; `public_block` limits them.
+//! - `judge` decides.
+
+mod facts;
+mod judge;
+mod needed;
+mod public_block;
+mod rules;
+
+pub(crate) use facts::{RequestFacts, RequestParts};
+pub(crate) use judge::Judge;
+pub(crate) use needed::{Needed, action};
+pub(crate) use public_block::PublicBlock;
+
+/// S3's answer to a request that nothing allows.
+pub(crate) fn denied() -> s3s::S3Error {
+    s3s::s3_error!(AccessDenied, "Access Denied")
+}
