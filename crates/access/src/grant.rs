@@ -10,6 +10,7 @@ enum Permission {
     Write,
     Delete,
     ReadWrite,
+    Full,
 }
 
 /// The actions on objects that read, write and delete them.
@@ -29,8 +30,8 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Reads `list`, `read`, `write`, `delete` or `read-write`, each perhaps with `:BUCKET` or
-    /// `:BUCKET/KEYS`, whose names may have wildcards.
+    /// Reads `list`, `read`, `write`, `delete`, `read-write` or `full`, each perhaps with `:BUCKET`
+    /// or `:BUCKET/KEYS`, whose names may have wildcards. `full` is of whole buckets.
     ///
     /// # Errors
     /// `text` is no grant, in words.
@@ -42,9 +43,10 @@ impl Grant {
             "write" => Permission::Write,
             "delete" => Permission::Delete,
             "read-write" => Permission::ReadWrite,
+            "full" => Permission::Full,
             _ => {
                 return Err(format!(
-                    "{text:?} is no grant: use list, read, write, delete or read-write, then :BUCKET/KEYS"
+                    "{text:?} is no grant: use list, read, write, delete, read-write or full, then :BUCKET/KEYS"
                 ));
             }
         };
@@ -54,6 +56,9 @@ impl Grant {
         };
         if buckets.is_empty() {
             return Err(format!("{text:?} names no bucket"));
+        }
+        if permission == Permission::Full && keys.is_some() {
+            return Err(format!("{text:?} is of some keys: full is of whole buckets"));
         }
         Ok(Self { permission, buckets: buckets.into(), keys: keys.map(str::to_owned) })
     }
@@ -66,13 +71,17 @@ impl Grant {
 
     fn statements(&self) -> Vec<Value> {
         let objects = match self.permission {
-            Permission::List => Vec::new(),
+            Permission::List | Permission::Full => Vec::new(),
             Permission::Read => READ.to_vec(),
             Permission::Write => WRITE.to_vec(),
             Permission::Delete => DELETE.to_vec(),
             Permission::ReadWrite => [READ, WRITE, DELETE].concat(),
         };
         let bucket = format!("arn:aws:s3:::{}", self.buckets);
+        if self.permission == Permission::Full {
+            let resources = if self.buckets == "*" { json!("*") } else { json!([bucket, format!("{bucket}/*")]) };
+            return vec![json!({ "Effect": "Allow", "Action": "s3:*", "Resource": resources })];
+        }
         let mut statements = Vec::new();
         if !objects.is_empty() {
             let keys = format!("{bucket}/{}", self.keys.as_deref().unwrap_or("*"));
@@ -129,13 +138,18 @@ mod tests {
         assert!(!allows(&["list"], "GetObject", "any/a"));
         // Without the prefix, a listing shows other keys.
         assert!(!allows(&["list:media/public/*"], "ListBucket", "media"));
+        assert!(allows(&["full:uploads"], "PutBucketPolicy", "uploads"));
+        assert!(allows(&["full:uploads"], "DeleteObject", "uploads/a"));
+        assert!(!allows(&["full:uploads"], "GetObject", "uploads2/a"));
+        assert!(!allows(&["full:uploads"], "ListAllMyBuckets", ""));
+        assert!(allows(&["full"], "ListAllMyBuckets", "") && allows(&["full"], "CreateBucket", "new"));
         assert!(allows(&["write:a", "read:b"], "GetObject", "b/x"));
         assert!(!allows(&["write:a", "read:b"], "GetObject", "a/x"));
     }
 
     #[test]
     fn what_is_no_grant_is_refused() {
-        for text in ["", "admin", "read:", "read:/a", "READ:a"] {
+        for text in ["", "admin", "read:", "read:/a", "READ:a", "full:a/b"] {
             assert!(Grant::parse(text).is_err(), "{text}");
         }
     }

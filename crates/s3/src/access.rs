@@ -1,5 +1,5 @@
-//! Authorization: a request signed with a known key may do everything. The policies of buckets
-//! judge one without a signature.
+//! Authorization: a request signed with a configured key may do everything. Policies judge the
+//! requests of users and those without a signature.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use s3s::{S3Result, TrailingHeaders, s3_error};
 use steadfast_edge::Edge;
 use steadfast_flow::{Budget, Env};
 use steadfast_store::{Store, StoreError};
+use steadfast_users::{KeyRefusal, SigningKey, Users};
 
 use crate::caller::{Caller, Identity};
 use crate::context::{RequestClient, RequestContext};
@@ -25,29 +26,65 @@ use crate::rights::{Judge, RequestParts, denied};
 use crate::served::{Served, has_signed_parameters, overrides_headers};
 use crate::signed;
 
-/// The pairs of keys. `s3s` compares signatures in constant time.
-pub(crate) struct Keys(BTreeMap<String, SecretKey>);
+/// The keys that sign requests: the configured ones, and those of users. `s3s` compares signatures
+/// in constant time.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    root: Arc<BTreeMap<String, SecretKey>>,
+    users: Option<Users>,
+}
 
 impl Keys {
-    pub(crate) fn new(pairs: &[(String, String)]) -> Self {
-        Self(pairs.iter().map(|(access, secret)| (access.clone(), SecretKey::from(secret.as_str()))).collect())
+    pub(crate) fn new(pairs: &[(String, String)], users: Option<Users>) -> Self {
+        let root = pairs.iter().map(|(access, secret)| (access.clone(), SecretKey::from(secret.as_str())));
+        Self { root: Arc::new(root.collect()), users }
+    }
+
+    /// The key of a user.
+    ///
+    /// # Errors
+    /// `InvalidAccessKeyId` for a key that is unknown or does not work; that of reading the users.
+    fn of_user(&self, access_key: &str) -> S3Result<Arc<SigningKey>> {
+        let found = self.users.as_ref().map_or(Err(KeyRefusal::Unknown), |users| users.key(access_key));
+        found.map_err(|refusal| match refusal {
+            KeyRefusal::Store(error) => store_error(error),
+            refusal => s3_error!(InvalidAccessKeyId, "{}", refusal),
+        })
+    }
+
+    /// The identity of a key that has signed. A user that got the key meanwhile has another secret.
+    ///
+    /// # Errors
+    /// Those of [`Keys::of_user`].
+    fn identity(&self, access_key: &str, secret: &SecretKey) -> S3Result<Identity> {
+        if self.root.contains_key(access_key) {
+            return Ok(Identity::Root);
+        }
+        let key = self.of_user(access_key)?;
+        if key.secret() != secret.expose() {
+            return Err(s3_error!(InvalidAccessKeyId, "{}", KeyRefusal::Unknown));
+        }
+        Ok(Identity::User(key.account().clone()))
     }
 }
 
 #[async_trait::async_trait]
 impl S3Auth for Keys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        self.0.get(access_key).cloned().ok_or_else(|| {
-            s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records.")
-        })
+        match self.root.get(access_key) {
+            Some(secret) => Ok(secret.clone()),
+            None => Ok(SecretKey::from(self.of_user(access_key)?.secret())),
+        }
     }
 }
 
-/// Refuses requests that are not wholly signed, unless a policy allows them to everyone;
-/// operations that are not served; and changes of buckets with an origin. Also records the caller,
+/// Refuses requests that are not wholly signed, unless a policy allows them to everyone; what the
+/// policies do not allow a user; operations that are not served; and changes of buckets with an
+/// origin. Also records the caller,
 /// and the operation's name for the metrics. `s3s` calls it after verifying the signature, before
 /// reading the body.
 pub(crate) struct Access {
+    pub(crate) keys: Keys,
     /// The memory budget that all XML bodies share.
     pub(crate) xml: Budget,
     /// The time a client may take to send an XML body. The body holds its permit that long.
@@ -84,11 +121,15 @@ impl S3Access for Access {
             return Err(s3_error!(InternalError, "The request has no context."));
         };
         match cx.credentials() {
-            Some(_) => {
+            Some(credentials) => {
                 signed::check(cx.uri(), cx.headers())?;
                 check_presigned_v2(cx)?;
-                // Before any policy is looked at: none binds this identity.
-                context.caller.get_or_init(|| Caller::new(Identity::Root, link));
+                let identity = self.keys.identity(&credentials.access_key, &credentials.secret_key)?;
+                let caller = context.caller.get_or_init(|| Caller::new(identity, link));
+                if let Ok(served) = &served {
+                    let parts = RequestParts { uri: cx.uri(), headers: cx.headers(), caller };
+                    self.judge.check_operation(&served.needed, parts, cx.s3_path())?;
+                }
             }
             None => {
                 let caller = context.caller.get_or_init(|| Caller::new(Identity::Anonymous, link));

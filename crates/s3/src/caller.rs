@@ -1,25 +1,43 @@
 //! Who makes a request, and how it came.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use steadfast_access::Principal;
+use steadfast_access::{Policy, Principal};
+use steadfast_users::Account;
 
 /// Who makes a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Identity {
     /// The holder of a configured key: may do everything.
     Root,
+    /// A user: may do what its policies and that of the bucket allow.
+    User(Arc<Account>),
     /// A client without a signature: may do what the policy of the bucket allows.
     Anonymous,
 }
 
 impl Identity {
+    /// Whether it is the holder of a configured key.
+    pub(crate) fn is_root(&self) -> bool {
+        matches!(self, Self::Root)
+    }
+
     /// The principal that policies judge; `None`: no policy binds this identity.
-    pub(crate) fn principal(self) -> Option<Principal<'static>> {
+    pub(crate) fn principal(&self) -> Option<Principal<'_>> {
         match self {
             Self::Root => None,
+            Self::User(account) => Some(account.principal()),
             Self::Anonymous => Some(Principal::Anonymous),
+        }
+    }
+
+    /// Its own policies.
+    pub(crate) fn policies(&self) -> &[Policy] {
+        match self {
+            Self::User(account) => account.policies(),
+            Self::Root | Self::Anonymous => &[],
         }
     }
 }

@@ -120,9 +120,11 @@ impl S3Door {
             judge.clone(),
         );
         let mut builder = S3ServiceBuilder::new(handler);
-        builder.set_auth(Keys::new(&options.credentials));
+        let keys = Keys::new(&options.credentials, options.users.clone());
+        builder.set_auth(keys.clone());
         let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
         builder.set_access(Access {
+            keys,
             xml: xml.clone(),
             body_time: options.body_stall,
             env: env.clone(),

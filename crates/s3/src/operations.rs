@@ -7,7 +7,7 @@ use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use steadfast_flow::{BoxFuture, Stage, stages};
 
-use crate::caller::{Caller, Identity};
+use crate::caller::Caller;
 use crate::context::RequestContext;
 use crate::handler::Handler;
 use crate::ops::{acl, buckets, copy, delete, list, notifications, policy, read, tags, unset, uploads, write};
@@ -42,8 +42,7 @@ impl Handler {
 
 /// The context of a request whose caller may not do everything.
 fn limited<T>(req: &S3Request<T>) -> Option<Arc<RequestContext>> {
-    let is_root =
-        |context: &RequestContext| context.caller.get().is_some_and(|caller| caller.identity == Identity::Root);
+    let is_root = |context: &RequestContext| context.caller.get().is_some_and(|caller| caller.identity.is_root());
     req.extensions.get::<Arc<RequestContext>>().filter(|context| !is_root(context)).cloned()
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_edge::Edge;
+use steadfast_users::Users;
 
 /// How the server makes entity tags of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,9 +75,10 @@ impl fmt::Display for IpNetwork {
 /// Settings of the S3 interface, including all bounds.
 #[derive(Clone)]
 pub struct S3Options {
-    /// Pairs of access key and secret key. A request must be signed with one of them, unless it
-    /// reads a public object.
+    /// Pairs of access key and secret key of the root identity, which may do everything.
     pub credentials: Vec<(String, String)>,
+    /// The users; `None`: there are none.
+    pub users: Option<Users>,
     /// Whether requests and presigned URLs may be signed with version 2.
     pub signature_v2: bool,
     /// The region reported to clients. Requests may be signed for any region.
@@ -145,6 +147,7 @@ impl Default for S3Options {
     fn default() -> Self {
         Self {
             credentials: Vec::new(),
+            users: None,
             signature_v2: true,
             region: "us-east-1".into(),
             domains: Vec::new(),

@@ -12,7 +12,7 @@ const PATHS: [&str; 4] =
 pub(crate) const BUCKET: &str = "minio";
 
 /// The requests of the administration, with what does the same here. The first that fits counts.
-const ADMINISTRATION: [(&str, &str); 12] = [
+const ADMINISTRATION: [(&str, &str); 19] = [
     ("/minio/v2/metrics", "/metrics of the admin port has the metrics"),
     ("/minio/metrics/", "/metrics of the admin port has the metrics"),
     ("/minio/prometheus/", "/metrics of the admin port has the metrics"),
@@ -23,6 +23,13 @@ const ADMINISTRATION: [(&str, &str); 12] = [
     ("/minio/admin/v3/get-config", "`steadfast serve --print-config` shows the configuration"),
     ("/minio/admin/v3/set-config", "the configuration is a file, of which `steadfast serve --print-config` makes one"),
     ("/minio/admin/v3/service", "the service manager of the machine restarts the server"),
+    ("/minio/admin/v3/add-user", "`steadfast user create` makes a user"),
+    ("/minio/admin/v3/list-users", "`steadfast user list` lists the users"),
+    ("/minio/admin/v3/set-user-status", "`steadfast user disable` and `enable` do that"),
+    ("/minio/admin/v3/remove-user", "`steadfast user remove` removes a user"),
+    ("/minio/admin/v3/add-canned-policy", "`steadfast user permit NAME --policy FILE` gives a user a policy"),
+    ("/minio/admin/v3/idp/builtin/policy", "`steadfast user permit NAME --policy FILE` gives a user a policy"),
+    ("/minio/admin/v3/add-service-account", "`steadfast key create USER` makes a further key"),
     ("/minio/admin/", "`steadfast status` shows the state, and `steadfast help` lists the commands"),
     ("/minio/kms/", "the server does not encrypt; encrypt its disks"),
 ];

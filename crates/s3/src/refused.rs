@@ -15,8 +15,8 @@ const VERSION_2: &str = "The authorization mechanism you have provided is AWS si
     AWS SDK for JavaScript 2: signatureVersion: \"v4\". s3cmd: signature_v2 = False; its signurl makes version 2 only.";
 
 /// Refuses form uploads, which `s3s` would gather in memory, and signature version 2 unless
-/// `version_2` accepts it. A URL with a signature of version 2 and a second signature is refused,
-/// so that the signature that is verified is the only one.
+/// `version_2` accepts it. A request with two signatures is refused, so that the signature that is
+/// verified is the only one.
 pub(crate) fn refuse_early<B>(request: &Request<B>, version_2: bool) -> Option<S3Error> {
     let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
     let query = request.uri().query().unwrap_or_default();
@@ -24,7 +24,8 @@ pub(crate) fn refuse_early<B>(request: &Request<B>, version_2: bool) -> Option<S
     if !version_2 && (presigned || header(AUTHORIZATION).is_some_and(|v| v.starts_with(b"AWS "))) {
         return Some(invalid_request(VERSION_2));
     }
-    if presigned && (is_presigned_v4(query) || request.headers().contains_key(AUTHORIZATION)) {
+    let ways = [presigned, is_presigned_v4(query), request.headers().contains_key(AUTHORIZATION)];
+    if ways.into_iter().filter(|used| *used).count() > 1 {
         return Some(invalid_argument(
             "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string \
              parameter or the Authorization header should be specified",
@@ -57,6 +58,10 @@ mod tests {
             let twice = request("GET", &format!("{uri}&X-Amz-Signature=0"), ("a", "b"));
             assert_eq!(refuse_early(&twice, true).expect(uri).code().as_str(), "InvalidArgument");
             assert!(refuse_early(&request("GET", uri, ("authorization", "AWS A:b")), true).is_some());
+        }
+        for header in ["AWS A:b", "AWS4-HMAC-SHA256 Credential=A"] {
+            let twice = request("GET", "/b/k?X-Amz-Signature=0", ("authorization", header));
+            assert_eq!(refuse_early(&twice, true).expect(header).code().as_str(), "InvalidArgument");
         }
         assert!(off(request("POST", "/b", ("content-type", "Multipart/Form-Data; boundary=x"))).is_some());
         assert!(off(request("GET", "/b/k?X-Amz-Signature=x", ("a", "b"))).is_none());

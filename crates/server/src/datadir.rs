@@ -152,6 +152,11 @@ impl DataDir {
         self.path.join("credentials.json")
     }
 
+    /// Path of the generated key that seals the secrets of users.
+    pub fn seal_key(&self) -> PathBuf {
+        self.path.join("seal.key")
+    }
+
     /// Makes its entries durable.
     ///
     /// # Errors

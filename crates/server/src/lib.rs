@@ -19,5 +19,7 @@ pub mod memory;
 pub mod net;
 mod notify;
 pub mod output;
+mod private_file;
 pub mod report;
+mod seal_key;
 pub mod serve;

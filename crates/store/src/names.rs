@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use steadfast_log::Location;
 
-use crate::record::keys::BucketId;
+use crate::record::keys::{self, BucketId};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::snapshot::SnapshotMeta;
@@ -36,7 +36,7 @@ impl Names {
         match Head::decode(head) {
             Ok(Head::BucketPut { id, payload }) => {
                 let name = BucketMeta::decode(payload).map_or_else(|_| bucket(id), |meta| meta.name);
-                format!("bucket {name}")
+                keys::user_of(&name).map_or_else(|| format!("bucket {name}"), |user| format!("user {user}"))
             }
             Ok(Head::BucketDelete { id }) => format!("deletion of bucket {}", bucket(id)),
             Ok(Head::ObjectPut { bucket, key, .. } | Head::Chunk { bucket, key, .. }) => {

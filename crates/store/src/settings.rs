@@ -61,9 +61,9 @@ impl BucketSettings {
         }
     }
 
-    /// The name of a document that this build does not know.
-    pub fn unknown(&self) -> Option<&str> {
-        let known = |name: &&String| BucketDocument::ALL.iter().any(|kind| kind.name() == *name);
-        self.documents.keys().find(|name| !known(name)).map(String::as_str)
+    /// The names of the documents that this build does not know.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        let known = |name: &&str| BucketDocument::ALL.iter().any(|kind| kind.name() == *name);
+        self.documents.keys().map(String::as_str).filter(move |name| !known(name))
     }
 }

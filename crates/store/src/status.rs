@@ -14,6 +14,8 @@ use crate::index::IndexStatus;
 pub struct StoreStatus {
     /// Buckets.
     pub buckets: u64,
+    /// Users.
+    pub users: u64,
     /// Objects.
     pub objects: u64,
     /// Bytes of objects.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_store::{EventKind, NotificationRule, Notifications};
 
 use crate::error::{invalid_argument, store_error};
-use crate::handler::Handler;
+use crate::handler::{Handler, context};
 
 /// S3's limit on the rules of a bucket.
 const RULES_MAX: usize = 100;
@@ -154,9 +154,16 @@ pub(crate) async fn put(
     handler: &Handler,
     req: S3Request<PutBucketNotificationConfigurationInput>,
 ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
+    let is_root = context(&req).is_some_and(|c| c.caller.get().is_some_and(|caller| caller.identity.is_root()));
     let input = req.input;
-    handler.store.buckets().get(&input.bucket).map_err(store_error)?;
+    let bucket = handler.store.buckets().get(&input.bucket).map_err(store_error)?;
     let given = read(handler, input.notification_configuration)?;
+    let has = bucket.settings.notifications.as_ref();
+    let is_known = |arn: &str| has.is_some_and(|has| has.rules.iter().any(|rule| rule.target == arn));
+    // Channels and webhooks belong to the whole server: the rights to a bucket are none to them.
+    if !is_root && !given.iter().all(|one| is_known(&one.arn)) {
+        return Err(s3_error!(AccessDenied, "Only the root identity can name a target that the bucket does not have."));
+    }
     if given.len() > RULES_MAX {
         return Err(invalid_argument(format!("A bucket has at most {RULES_MAX} notification configurations.")));
     }

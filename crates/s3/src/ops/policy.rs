@@ -21,8 +21,11 @@ pub(crate) async fn put(
     let settings = handler.store.buckets().settings(&bucket).map_err(store_error)?;
     let policy = AccessPolicy::parse(document.as_bytes(), PolicyUse::Bucket(&bucket))
         .map_err(|why| s3_error!(MalformedPolicy, "{}", why))?;
-    if let Some(user) = policy.users().next() {
-        return Err(s3_error!(MalformedPolicy, "Invalid principal in policy: there is no user {:?}", user));
+    for user in policy.users() {
+        let known = handler.options.users.as_ref().map_or(Ok(false), |users| users.has(user));
+        if !known.map_err(store_error)? {
+            return Err(s3_error!(MalformedPolicy, "Invalid principal in policy: there is no user {:?}", user));
+        }
     }
     if policy.is_public() && PublicBlock::of(&settings)?.is_some_and(|block| block.policy) {
         return Err(denied());

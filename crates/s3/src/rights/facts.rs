@@ -16,6 +16,7 @@ use crate::caller::Caller;
 use crate::conditions::timestamp;
 use crate::error::invalid_argument;
 use crate::rights::denied;
+use crate::rights::signature::SignatureFacts;
 
 /// The longest header that a condition looks at, in bytes, and the longest query string of a
 /// request that policies judge. The time to compare a text with a pattern grows with its length.
@@ -96,6 +97,11 @@ impl<'a> RequestParts<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The signature; `None`: the request has none.
+    fn signature(&self) -> Option<SignatureFacts<'a>> {
+        SignatureFacts::of(self.uri, self.headers)
     }
 
     fn header(&self, name: &HeaderName) -> Option<Cow<'a, str>> {
@@ -244,9 +250,14 @@ impl Facts for RequestFacts<'_> {
             }
             // The principal has them.
             Fact::PrincipalArn | Fact::PrincipalType | Fact::UserId | Fact::Username => None,
-            // A signature has them, and no policy binds the keys that sign. Every bucket is in one
-            // region.
-            Fact::AuthType | Fact::SignatureAge | Fact::SignatureVersion | Fact::LocationConstraint => None,
+            Fact::AuthType => parts.signature().map(|signature| signature.kind().into()),
+            Fact::SignatureVersion => parts.signature().map(|signature| signature.version().into()),
+            Fact::SignatureAge => parts
+                .signature()
+                .and_then(|signature| signature.age_ms(self.env.wall_ms()))
+                .map(|age| age.to_string().into()),
+            // Every bucket is in one region.
+            Fact::LocationConstraint => None,
         };
         value.into_iter().collect()
     }

@@ -21,7 +21,7 @@ const LIST_BUCKET: S3Action = action("ListBucket");
 const PUT_OBJECT: S3Action = action("PutObject");
 const PUT_TAGS: S3Action = action("PutObjectTagging");
 
-/// Decides by the policies of buckets. No policy binds the root identity.
+/// Decides by the policies of users and buckets. No policy binds the root identity.
 pub(crate) struct Judge {
     store: Store,
     env: Env,
@@ -68,22 +68,30 @@ impl Judge {
             return Err(denied());
         }
         let (bucket, key) = match path {
-            S3Path::Root => return Err(denied()),
+            S3Path::Root => ("", None),
             S3Path::Bucket { bucket } => (&**bucket, None),
             S3Path::Object { bucket, key } => (&**bucket, Some(&**key)),
         };
         assert_eq!(needed.on == ResourceKind::Object, key.is_some(), "the operation is on what the path names");
         parts.check()?;
-        let rules = self.rules.of(bucket)?;
+        let rules = match needed.on {
+            ResourceKind::Service => None,
+            ResourceKind::Bucket | ResourceKind::Object => Some(self.rules.of(bucket)?),
+        };
+        let rules = rules.as_deref();
         let mut facts = self.facts(parts, bucket, key);
         if needed.late {
-            let somewhere = |action| rules.policies.iter().any(|policy| policy.may_allow(principal, action));
-            let open = !(rules.restricted && principal == Principal::Anonymous);
+            let restricted = rules.is_some_and(|rules| rules.restricted);
+            let somewhere = |action| {
+                let policies = rules.into_iter().flat_map(|rules| &rules.policies);
+                caller.identity.policies().iter().chain(policies).any(|policy| policy.may_allow(principal, action))
+            };
+            let open = !(restricted && principal == Principal::Anonymous);
             let mut actions = needed.actions(false).chain(needed.actions(true));
             return if open && actions.any(somewhere) { Ok(()) } else { Err(denied()) };
         }
         for action in needed.actions(parts.names_version()).chain(of_headers(needed.action, parts.headers)) {
-            if !is_allowed(&rules, principal, action, &mut facts)? {
+            if !is_allowed(rules, principal, action, &mut facts)? {
                 return Err(denied());
             }
         }
@@ -104,7 +112,7 @@ impl Judge {
     /// `AccessDenied`; `NoSuchBucket`; those of finding out the facts.
     pub(crate) fn check(&self, action: S3Action, mut facts: RequestFacts<'_>) -> S3Result<()> {
         let Some(principal) = facts.parts.caller.identity.principal() else { return Ok(()) };
-        match is_allowed(&*self.rules.of(facts.bucket)?, principal, action, &mut facts)? {
+        match is_allowed(Some(&*self.rules.of(facts.bucket)?), principal, action, &mut facts)? {
             true => Ok(()),
             false => Err(denied()),
         }
@@ -118,7 +126,7 @@ impl Judge {
         let caller = facts.parts.caller;
         let Some(principal) = caller.identity.principal() else { return Ok(()) };
         let rules = self.rules.of(facts.bucket)?;
-        if !rules.shows_absence && !is_allowed(&rules, principal, LIST_BUCKET, &mut facts.of_bucket())? {
+        if !rules.shows_absence && !is_allowed(Some(&rules), principal, LIST_BUCKET, &mut facts.of_bucket())? {
             caller.hide_absence();
         }
         Ok(())
@@ -137,16 +145,18 @@ fn of_headers(action: S3Action, headers: &HeaderMap) -> impl Iterator<Item = S3A
 }
 
 fn is_allowed(
-    rules: &BucketRules,
+    rules: Option<&BucketRules>,
     principal: Principal<'_>,
     action: S3Action,
     facts: &mut RequestFacts<'_>,
 ) -> S3Result<bool> {
-    if rules.restricted && principal == Principal::Anonymous {
+    if rules.is_some_and(|rules| rules.restricted) && principal == Principal::Anonymous {
         return Ok(false);
     }
     let resource = facts.resource();
-    let decision = decide(&rules.policies, &AccessRequest { principal, action, resource: &resource, facts: &*facts });
+    let policies = rules.into_iter().flat_map(|rules| &rules.policies);
+    let policies = facts.parts.caller.identity.policies().iter().chain(policies);
+    let decision = decide(policies, &AccessRequest { principal, action, resource: &resource, facts: &*facts });
     match facts.failure() {
         Some(error) => Err(store_error(error)),
         None => Ok(decision.is_allowed()),

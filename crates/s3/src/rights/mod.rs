@@ -1,7 +1,7 @@
-//! Who may do what: the policies of buckets, and the judge that applies them to a request.
+//! Who may do what: the policies of users and buckets, and the judge of requests.
 //!
 //! - `needed` is what an operation needs, in the terms of policies.
-//! - `facts` are what conditions of policies can look at.
+//! - `facts` are what conditions of policies can look at; `signature` has those of a signature.
 //! - `rules` are the policies of a bucket, parsed once; `public_block` limits them.
 //! - `judge` decides.
 
@@ -10,6 +10,7 @@ mod judge;
 mod needed;
 mod public_block;
 mod rules;
+mod signature;
 
 pub(crate) use facts::{RequestFacts, RequestParts};
 pub(crate) use judge::Judge;

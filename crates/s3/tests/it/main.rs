@@ -18,6 +18,7 @@ mod protocol;
 mod public;
 mod signed;
 mod unset;
+mod users;
 mod version2;
 mod versions;
 mod xml;

@@ -8,6 +8,7 @@ mod cluster;
 mod disk;
 mod edge;
 mod format;
+mod key;
 mod live;
 mod options;
 mod probe;
@@ -16,6 +17,7 @@ mod scrub;
 mod serve;
 mod snapshot;
 mod status;
+mod user;
 mod verify;
 mod webhook;
 
@@ -73,6 +75,10 @@ enum CliCommand {
     Cluster(cluster::ClusterArgs),
     /// Check a configuration file of Centrifugo.
     Live(live::LiveArgs),
+    /// Create, list, permit, disable and remove users.
+    User(user::UserArgs),
+    /// Create, list, disable, rotate and remove the access keys of users.
+    Key(key::KeyArgs),
     /// Show, skip, purge and retry the queued events and dead letters of webhooks.
     Webhook(webhook::WebhookArgs),
 }
@@ -128,6 +134,8 @@ pub fn main() -> ExitCode {
         CliCommand::Edge(args) => edge::run(args),
         CliCommand::Cluster(args) => cluster::run(args),
         CliCommand::Live(args) => live::run(args),
+        CliCommand::User(args) => user::run(args),
+        CliCommand::Key(args) => key::run(args),
         CliCommand::Webhook(args) => webhook::run(args),
     };
     match done {

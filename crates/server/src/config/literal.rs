@@ -19,7 +19,7 @@ pub(super) fn setting(place: &str) -> &str {
 
 /// The warning of a place.
 pub(crate) fn warning(place: &str, shown: &str) -> String {
-    let instead = match place.starts_with("block.") {
+    let instead = match place.starts_with("block.") || place.starts_with("buckets.") {
         true => "write the value itself".to_owned(),
         false => format!("set the variable STEADFAST_{} instead", setting(place).replace('.', "_").to_uppercase()),
     };

@@ -6,6 +6,7 @@
 
 pub(crate) mod added_disks;
 mod block;
+mod buckets;
 mod cluster;
 mod disks;
 mod edge;
@@ -17,6 +18,7 @@ mod log_levels;
 mod schema;
 pub(crate) mod setting;
 mod settings;
+mod users;
 mod webhooks;
 mod window;
 
@@ -27,6 +29,7 @@ use steadfast_disk::FAST_DISKS_MAX;
 use toml::de::{DeTable, DeValue};
 
 pub use block::{BlockSpec, check_name as check_block_name};
+pub use buckets::BucketSpec;
 pub use cluster::{ClusterHomes, ClusterNodes};
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use edge::{EdgeBucketSpec, EdgeBuckets};
@@ -37,12 +40,13 @@ pub(crate) use log_levels::log_targets;
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
 
+pub use users::{UserSpec, UserSpecs};
 pub use webhooks::{Webhook, WebhookFormat, Webhooks};
 pub use window::TimeOfDay;
 
 pub use settings::{
-    AdminSection, ClusterSection, Config, DataSection, EdgeSection, EventsSection, LimitsSection, LiveSection,
-    LogSection, OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection, TlsSection,
+    AccessSection, AdminSection, ClusterSection, Config, DataSection, EdgeSection, EventsSection, LimitsSection,
+    LiveSection, LogSection, OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection, TlsSection,
 };
 
 /// The usual port for S3.
@@ -81,6 +85,11 @@ impl Config {
             if name == "block" {
                 self.block = block::read(value.get_ref())
                     .map_err(|e| ConfigError::new(format!("[[block]]: {e}")).at(text, section.span().start))?;
+                continue;
+            }
+            if name == "buckets" {
+                self.buckets = buckets::read(value.get_ref())
+                    .map_err(|e| ConfigError::new(format!("[[buckets]]: {e}")).at(text, section.span().start))?;
                 continue;
             }
             let DeValue::Table(keys) = value.get_ref() else {
@@ -288,6 +297,7 @@ impl Config {
             out.push_str(&format!("{} = {}\n", shown.key, shown.value));
         }
         self.block.iter().for_each(|device| out.push_str(&device.to_toml()));
+        self.buckets.iter().for_each(|bucket| out.push_str(&bucket.to_toml()));
         out
     }
 
@@ -332,7 +342,8 @@ impl Config {
 }
 
 /// Variables with the prefix that are not settings.
-const RESERVED: [&str; 3] = ["STEADFAST_ACCESS_KEY", "STEADFAST_SECRET_KEY", "STEADFAST_CONFIG"];
+const RESERVED: [&str; 4] =
+    ["STEADFAST_ACCESS_KEY", "STEADFAST_SECRET_KEY", crate::seal_key::VARIABLE, "STEADFAST_CONFIG"];
 
 /// Whether Kubernetes sets the variable in each pod, because a service has the name `steadfast` or
 /// one that begins with `steadfast-`. The variables of a service are `NAME_SERVICE_HOST`,

@@ -73,6 +73,8 @@ macro_rules! sections {
             pub channels: steadfast_live::LiveConfig,
             /// Block devices: the `[[block]]` tables.
             pub block: Vec<$crate::config::BlockSpec>,
+            /// Buckets to be created: the `[[buckets]]` tables.
+            pub buckets: Vec<$crate::config::BucketSpec>,
             /// The files that were read.
             pub files: Vec<std::path::PathBuf>,
             /// Places of these files whose text looks like the name of a variable, with the name.

@@ -10,6 +10,7 @@ use super::edge::EdgeBuckets;
 use super::kinds::{BucketNames, Names, Networks, Secret};
 use super::schema::sections;
 use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
+use super::users::UserSpecs;
 use super::webhooks::Webhooks;
 use super::window::TimeOfDay;
 
@@ -188,6 +189,22 @@ sections! {
         /// Entity tags: "md5" of the content, or "fast": random, which saves the CPU time of MD5,
         /// for clients that do not need it.
         etag: EtagKind = EtagKind::Md5;
+    }
+
+    /// Users, and what they may do: see docs/access.md.
+    access: AccessSection {
+        /// File with the key that seals the secrets of users in the pool: 64 hexadecimal digits, as
+        /// `openssl rand -hex 32` prints them. STEADFAST_SEAL_KEY overrides it. Empty: the file
+        /// `seal.key` in `data.dir`, made at the first start.
+        seal_key_file: Option<PathBuf> = None;
+        /// Users that are created at the start if they do not exist, as in [{ name = "app",
+        /// grants = ["read:media"], access_key = "app", secret_key_file = "/run/secrets/app" }].
+        /// `policy_file`: a policy in the language of AWS. `secret_key` and `secret_key_env` give
+        /// the secret itself and an environment variable that holds it. A user that exists stays
+        /// as it is, but gets the access key if it has none such.
+        users: UserSpecs = UserSpecs::default();
+        /// Maximum number of users.
+        users_max: usize = 1000, in 0..=100_000;
     }
 
     /// Events: an object was created or removed. They are sent to the channels and webhooks that

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use steadfast_flow::BoxFuture;
+use steadfast_users::UserAction;
 use tokio::sync::watch;
 
 use crate::backup::place::PlaceSpec;
@@ -125,6 +126,11 @@ pub enum Command {
         /// Its name.
         name: String,
     },
+    /// Does something to users and their keys.
+    User {
+        /// What.
+        action: UserAction,
+    },
     /// Purges objects of a bucket with an origin.
     EdgePurge {
         /// Its name.
@@ -179,6 +185,7 @@ impl Command {
             | Self::WebhookSkip { .. }
             | Self::WebhookPurge { .. }
             | Self::WebhookRetry { .. }
+            | Self::User { .. }
             | Self::EdgePurge { .. }
             | Self::EdgeFill { .. } => "try again when it runs",
         }

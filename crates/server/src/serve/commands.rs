@@ -78,6 +78,7 @@ impl Commands for ServerCommands {
                 Command::WebhookSkip { name } => self.state.pool()?.webhooks.skip(&name),
                 Command::WebhookPurge { name, dead } => self.state.pool()?.webhooks.purge(&name, dead).await,
                 Command::WebhookRetry { name } => self.state.pool()?.webhooks.retry(&name).await,
+                Command::User { action } => self.state.pool()?.users.run(action).await.map_err(|e| e.to_string()),
                 Command::EdgePurge { bucket, key, prefix } => edge::purge(self.edge()?, &bucket, &key, prefix).await,
                 Command::EdgeFill { bucket, keys, prefix } => {
                     edge::fill(self.edge()?, &bucket, &keys, prefix.as_deref(), &reporter).await

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod commands;
+mod declared;
 pub mod edge;
 mod ending;
 mod engine;
@@ -29,6 +30,7 @@ use futures::future::OptionFuture;
 use prometheus_client::registry::Registry;
 use steadfast_cluster::Channels;
 use steadfast_flow::{Env, Panicked, TokioRuntime};
+use steadfast_users::{KeyPair, Seal};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 
@@ -38,10 +40,11 @@ use crate::admin::{Access, Admin};
 use crate::block::Devices;
 use crate::config::Config;
 use crate::control::socket::ControlSocket;
-use crate::credentials::{self, Credentials, Origin};
+use crate::credentials::{self, Origin};
 use crate::datadir::DataDir;
 use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
+use crate::seal_key;
 use cluster::{ClusterNode, ClusterPort};
 use commands::ServerCommands;
 use ending::Ending;
@@ -87,7 +90,7 @@ pub fn run(config: Config) -> Result<(), String> {
         let checked = preflight::check(&config, &critical_env())?;
         let data = DataDir::create(&config.data.dir)?;
         // A front has no S3 service.
-        let credentials = if config.is_front()? { None } else { Some(find_credentials(&data)?) };
+        let credentials = if config.is_front()? { None } else { Some(find_secrets(&config, &data)?) };
         serve(&config, checked, &data, credentials, compute_env).await
     });
     main.shutdown_timeout(THREADS_DEADLINE);
@@ -144,15 +147,26 @@ fn print_line(what: Arguments<'_>) {
     }
 }
 
-/// Finds the credentials, or makes them, and announces where they are.
-fn find_credentials(data: &DataDir) -> Result<Credentials, String> {
-    let environment = (std::env::var("STEADFAST_ACCESS_KEY").ok(), std::env::var("STEADFAST_SECRET_KEY").ok());
-    let (credentials, origin) = credentials::find(environment, &data.credentials())?;
-    announce(&credentials, &origin);
-    Ok(credentials)
+/// The secrets of a server with a pool.
+struct Secrets {
+    /// The key of the root identity.
+    root: KeyPair,
+    /// Seals the secrets of users.
+    seal: Seal,
 }
 
-fn announce(credentials: &Credentials, origin: &Origin) {
+/// Finds the secrets, or makes them, and announces where the credentials are.
+fn find_secrets(config: &Config, data: &DataDir) -> Result<Secrets, String> {
+    let variable = |name| std::env::var(name).ok();
+    let environment = (variable("STEADFAST_ACCESS_KEY"), variable("STEADFAST_SECRET_KEY"));
+    let (root, origin) = credentials::find(environment, &data.credentials())?;
+    announce(&root, &origin);
+    let given = variable(seal_key::VARIABLE);
+    let seal = seal_key::find(given.as_deref(), config.access.seal_key_file.as_deref(), &data.seal_key())?;
+    Ok(Secrets { root, seal })
+}
+
+fn announce(credentials: &KeyPair, origin: &Origin) {
     match origin {
         Origin::Environment => tracing::info!("credentials: from the environment"),
         Origin::File(path) => tracing::info!(path = %path.display(), "credentials: from a file"),
@@ -172,19 +186,19 @@ fn announce(credentials: &Credentials, origin: &Origin) {
     }
 }
 
-/// Starts all parts of the server, serves, and stops them in reverse order. Without `keys` the
-/// server has no pool.
+/// Starts all parts of the server, serves, and stops them in reverse order. Without
+/// `secrets` the server has no pool.
 async fn serve(
     config: &Config,
     checked: CheckedConfig,
     data: &DataDir,
-    keys: Option<Credentials>,
+    secrets: Option<Secrets>,
     compute: Env,
 ) -> Result<(), String> {
     let env = critical_env();
     let mut signals = Signals::new()?;
     let CheckedConfig { live: live_options, tls, plan, warnings } = checked;
-    log_warnings(config, warnings, keys.is_some());
+    log_warnings(config, warnings, secrets.is_some());
     let shares = connection_shares(config, &live_options);
     exposure::watch_certificate(config, &env);
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -205,7 +219,7 @@ async fn serve(
     let (stop_admin, admin_stopped) = watch::channel(false);
     let admin_ended = start(&env, admin_port, admin, admin_stopped, Duration::from_secs(1));
 
-    let engine = match keys {
+    let engine = match &secrets {
         None => {
             Engine::refuse_pool(config, data)?;
             None
@@ -227,7 +241,7 @@ async fn serve(
     let links = &mut links_ended;
     let connect = || *links = cluster_node.map(|node| node.start(&env, &rest_stopped));
     let control = bind_control(data);
-    let pool = engine.clone().zip(keys).map(|(engine, keys)| PoolParts { engine, keys, compute, requests });
+    let pool = engine.clone().zip(secrets).map(|(engine, secrets)| PoolParts { engine, secrets, compute, requests });
     let ready = || {
         print_line(format_args!(
             "steadfast {} ready:{s3} admin=http://{admin_address}{live}{block}{cluster}",
@@ -368,6 +382,9 @@ async fn serve_ports(
     (starts.connect)();
     let pool = pool.map(|parts| parts.open(config, (node.clone(), channels), edge, env)).transpose()?;
     let (pool, forwarder) = pool.unzip();
+    if let Some(pool) = &pool {
+        declared::create(config, pool.engine.store(), &pool.users).await?;
+    }
     // Without the live port no client publishes.
     let publish_reserve = if node.is_some() { config.live.publish_reserve } else { 0 };
     let publish_reserve = u8::try_from(publish_reserve).unwrap_or(100);

@@ -7,8 +7,10 @@ use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
 use steadfast_s3::{Observer, S3Door};
+use steadfast_users::Users;
 use tokio::sync::watch;
 
+use super::Secrets;
 use super::engine::Engine;
 use super::membership::Membership;
 use super::s3::{self, Measured};
@@ -16,13 +18,12 @@ use super::state::State;
 use super::watches;
 use crate::admin::metrics::Requests;
 use crate::config::Config;
-use crate::credentials::Credentials;
 use crate::notify::{Forwarder, Targets, WebhookQueues};
 
 /// What the services need besides the configuration.
 pub(super) struct PoolParts {
     pub engine: Engine,
-    pub keys: Credentials,
+    pub secrets: Secrets,
     /// Threads for hashing.
     pub compute: Env,
     pub requests: Requests,
@@ -35,6 +36,8 @@ pub struct Pool {
     pub engine: Engine,
     /// The S3 service.
     pub door: S3Door,
+    /// The users.
+    pub users: Users,
     /// The buckets with an origin.
     pub edge: Option<Edge>,
     /// The queues of the webhooks.
@@ -53,14 +56,18 @@ impl PoolParts {
         edge: Option<Edge>,
         env: &Env,
     ) -> Result<(Pool, Forwarder), String> {
-        let Self { engine, keys, compute, requests } = self;
+        let Self { engine, secrets, compute, requests } = self;
+        let root = secrets.root;
+        let store = engine.store();
+        let users_max = config.access.users_max;
+        let users = Users::open(store.clone(), env.clone(), secrets.seal, &root.access_key, users_max)?;
         let observer: Arc<dyn Observer> = Arc::new(Measured(requests));
-        let options = s3::options(config, keys, Targets::new(config, node.clone()), edge.clone());
-        let forwarder = Forwarder::new(config, engine.store(), (node, channels), options.region.clone(), env)?;
-        let door = S3Door::build(engine.store().clone(), env.clone(), options, Some(compute), Some(observer))
+        let options = s3::options(config, (root, users.clone()), Targets::new(config, node.clone()), edge.clone());
+        let forwarder = Forwarder::new(config, store, (node, channels), options.region.clone(), env)?;
+        let door = S3Door::build(store.clone(), env.clone(), options, Some(compute), Some(observer))
             .map_err(|e| e.to_string())?;
         let webhooks = forwarder.webhooks();
-        Ok((Pool { engine, door, edge, webhooks }, forwarder))
+        Ok((Pool { engine, door, users, edge, webhooks }, forwarder))
     }
 }
 

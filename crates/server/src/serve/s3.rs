@@ -8,11 +8,11 @@ use steadfast_edge::Edge;
 use steadfast_flow::{Connection, Env};
 use steadfast_s3::{EtagKind as S3Etag, Observer, RequestRecord, S3Door, S3Options};
 use steadfast_store::Store;
+use steadfast_users::{KeyPair, Users};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::admin::metrics::Requests;
 use crate::config::{Config, EtagKind};
-use crate::credentials::Credentials;
 use crate::net::listener::{Door, Port, Tls};
 use crate::notify::Targets;
 
@@ -42,11 +42,17 @@ pub(super) async fn open_edge(config: &Config, store: &Store, env: &Env) -> Resu
 }
 
 /// The options of the S3 service.
-pub(super) fn options(config: &Config, keys: Credentials, targets: Targets, edge: Option<Edge>) -> S3Options {
+pub(super) fn options(
+    config: &Config,
+    (root, users): (KeyPair, Users),
+    targets: Targets,
+    edge: Option<Edge>,
+) -> S3Options {
     S3Options {
         targets: Some(Arc::new(targets)),
         edge,
-        credentials: vec![(keys.access_key, keys.secret_key)],
+        credentials: vec![(root.access_key, root.secret_key)],
+        users: Some(users),
         signature_v2: config.s3.signature_v2,
         domains: config.s3.domain.iter().cloned().collect(),
         https: config.tls.certificate.is_some(),

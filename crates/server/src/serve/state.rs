@@ -177,7 +177,7 @@ impl Source for State {
                 status["live"] = json!(live.status());
             }
             let (mut slow, mut bounds) = (Vec::new(), Vec::new());
-            if let Some(Pool { engine, door, edge, webhooks }) = &serving.pool {
+            if let Some(Pool { engine, door, users: _, edge, webhooks }) = &serving.pool {
                 engine.describe(&mut status);
                 status["s3"] = json!({"requests_in_flight": door.requests_in_flight()});
                 status["webhooks"] = json!(webhooks.status());

@@ -199,6 +199,19 @@ pub fn is_own_channel(name: &str) -> bool {
     name.starts_with(OWN)
 }
 
+/// What the name in a user's record begins with. No bucket can have such a name.
+const USER: &str = "\0user/";
+
+/// The name in the record of a user.
+pub(crate) fn user(name: &str) -> String {
+    format!("{USER}{name}")
+}
+
+/// The user whose record has this name; `None`: the record is a bucket's.
+pub(crate) fn user_of(record_name: &str) -> Option<&str> {
+    record_name.strip_prefix(USER)
+}
+
 const OUTBOX: &str = "\0outbox/";
 
 /// The name of the channel that holds a slot's events until they have been forwarded.

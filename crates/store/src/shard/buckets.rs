@@ -14,6 +14,12 @@ use crate::shard::applied::AppliedState;
 use crate::shard::list::Scan;
 use crate::{BucketInfo, BucketSettings, StoreError};
 
+/// The texts of users, by their names.
+pub type UserTexts = BTreeMap<String, Arc<str>>;
+
+/// The name of the document of a user's record. Builds without users refuse the pool by it.
+pub(crate) const USER_DOCUMENT: &str = "user";
+
 /// A bucket in memory.
 pub(crate) struct Bucket {
     pub(crate) id: BucketId,
@@ -44,6 +50,12 @@ impl Bucket {
     pub(crate) fn info(&self) -> BucketInfo {
         let settings = BucketSettings::clone(&self.settings.read());
         BucketInfo { name: self.name.clone(), created_ms: self.created_ms, settings }
+    }
+
+    /// Whether a bucket of another disk is the same, with the same settings.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        let settings = self.settings.read().clone();
+        self.name == other.name && self.created_ms == other.created_ms && *settings == **other.settings.read()
     }
 
     /// The durability of a write: the requested one, or the bucket's.
@@ -90,11 +102,14 @@ impl Bucket {
 /// first.
 const UPLOADS_GIVEN_UP_MAX: usize = 1000;
 
-/// The buckets, by name and by identity.
+/// The buckets, by name and by identity, and the users.
 #[derive(Default)]
 pub(crate) struct Registry {
     pub(crate) by_name: BTreeMap<String, Arc<Bucket>>,
+    /// Also the records of users: every disk has them, as it has the buckets.
     pub(crate) by_id: BTreeMap<BucketId, Arc<Bucket>>,
+    /// The texts of the users, by their names.
+    pub(crate) users: Arc<UserTexts>,
     /// Names of buckets that may not exist, and why that is unknown.
     pub(crate) doubtful: BTreeMap<String, String>,
 }
@@ -102,19 +117,40 @@ pub(crate) struct Registry {
 impl Registry {
     /// Adds a bucket, or changes its settings.
     pub(crate) fn put(&mut self, id: BucketId, meta: BucketMeta) {
+        if let Some(user) = keys::user_of(&meta.name) {
+            let text = meta.settings.documents.get(USER_DOCUMENT).map(String::as_str).unwrap_or_default();
+            self.set_user(user, Some(text.into()));
+        }
         if let Some(bucket) = self.by_id.get(&id) {
             *bucket.settings.write() = Arc::new(meta.settings);
             return;
         }
         let bucket = Arc::new(Bucket::new(id, meta));
-        self.by_name.insert(bucket.name.clone(), bucket.clone());
+        if keys::user_of(&bucket.name).is_none() {
+            self.by_name.insert(bucket.name.clone(), bucket.clone());
+        }
         self.by_id.insert(id, bucket);
+    }
+
+    fn set_user(&mut self, name: &str, text: Option<Arc<str>>) {
+        // A holder of the texts keeps them: the change is then made in a copy.
+        let users = Arc::make_mut(&mut self.users);
+        match text {
+            Some(text) => _ = users.insert(name.to_owned(), text),
+            None => _ = users.remove(name),
+        }
     }
 
     /// Forgets a bucket.
     pub(crate) fn remove(&mut self, id: BucketId) {
         let Some(bucket) = self.by_id.remove(&id) else { return };
         bucket.deleted.store(true, Ordering::Release);
+        if let Some(user) = keys::user_of(&bucket.name) {
+            let other = self.by_id.values().find(|other| other.name == bucket.name);
+            let text = other.and_then(|other| other.settings.read().documents.get(USER_DOCUMENT).cloned());
+            self.set_user(user, text.map(Arc::from));
+            return;
+        }
         if self.by_name.get(&bucket.name).is_some_and(|b| b.id == id) {
             self.by_name.remove(&bucket.name);
             // A deletion interrupted by a crash leaves two buckets of a name until the shards have

@@ -47,7 +47,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
-use crate::record::keys::{BucketId, Id};
+use crate::record::keys::{self, BucketId, Id};
 use crate::record::{BucketMeta, Head};
 use crate::shard::applied::AppliedState;
 use crate::shard::apply::StoreApplier;
@@ -235,7 +235,8 @@ impl Shard {
     pub(crate) fn status(&self) -> StoreStatus {
         let applied = &self.applied;
         StoreStatus {
-            buckets: applied.registry.read().by_id.len() as u64,
+            buckets: applied.registry.read().by_name.len() as u64,
+            users: applied.registry.read().users.len() as u64,
             objects: applied.counts.objects(),
             object_bytes: applied.counts.bytes(),
             uploads: applied.counts.uploads(),
@@ -298,14 +299,21 @@ impl Shard {
     }
 
     /// Creates a bucket or changes its settings.
-    pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
+    pub(crate) async fn put_bucket(
+        &self,
+        id: BucketId,
+        meta: &BucketMeta,
+        priority: Priority,
+    ) -> Result<(), StoreError> {
         let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
         if head.len() > HEAD_BYTES_MAX {
-            let (bytes, name) = (head.len(), &meta.name);
-            let text = format!("the settings of the bucket {name:?} take {bytes} bytes; the limit is {HEAD_BYTES_MAX}");
-            return Err(StoreError::TooLarge(text));
+            let what = match keys::user_of(&meta.name) {
+                Some(user) => format!("the user {user:?} takes"),
+                None => format!("the settings of the bucket {:?} take", meta.name),
+            };
+            return Err(StoreError::TooLarge(format!("{what} {} bytes; the limit is {HEAD_BYTES_MAX}", head.len())));
         }
-        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
+        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], priority).await
     }
 
     /// Finishes accepted changes and persists the index, so that the next start replays nothing. A

@@ -19,9 +19,9 @@ use steadfast_log::Priority;
 use super::Store;
 use super::topology::Topology;
 use crate::record::BucketMeta;
-use crate::record::keys::BucketId;
+use crate::record::keys::{self, BucketId};
 use crate::shard::Shard;
-use crate::shard::buckets::Bucket;
+use crate::shard::buckets::{Bucket, USER_DOCUMENT};
 use crate::{BucketInfo, BucketSettings, Names, StoreError};
 
 type Registry = BTreeMap<BucketId, Arc<Bucket>>;
@@ -119,7 +119,7 @@ impl Buckets<'_> {
         let there: Vec<Registry> = topology.open().map(|(_, shard)| registry(shard)).collect();
         let mut registry = lead.applied.registry.write();
         for (id, bucket) in there.iter().flatten() {
-            if there.iter().any(|other| !other.contains_key(id)) {
+            if keys::user_of(&bucket.name).is_none() && there.iter().any(|other| !other.contains_key(id)) {
                 let name = &bucket.name;
                 tracing::warn!(bucket = name, "whether this bucket exists is known once all disks are present again");
                 let why = format!(
@@ -150,6 +150,9 @@ impl Buckets<'_> {
 
     async fn make(self, meta: BucketMeta) -> Result<BucketInfo, StoreError> {
         check_known(&meta.name, &meta.settings)?;
+        if keys::user_of(&meta.name).is_some() {
+            return Err(StoreError::Unsupported("a bucket cannot have the name of a user's record".to_owned()));
+        }
         let _one = self.store.0.bucket_ops.lock().await;
         let topology = self.store.topology();
         self.agreeing(&topology).await?;
@@ -167,7 +170,7 @@ impl Buckets<'_> {
                 }
             }
         };
-        put_everywhere(&shards, id, &meta).await?;
+        put_everywhere(&shards, id, &meta, Priority::Write).await?;
         Ok(BucketInfo { name: meta.name, created_ms: meta.created_ms, settings: meta.settings })
     }
 
@@ -185,7 +188,7 @@ impl Buckets<'_> {
         let mut meta = meta(&bucket);
         change(&mut meta.settings);
         check_known(name, &meta.settings)?;
-        put_everywhere(&shards, bucket.id, &meta).await
+        put_everywhere(&shards, bucket.id, &meta, Priority::Write).await
     }
 
     /// Checks that this build knows all settings of all buckets.
@@ -226,7 +229,8 @@ impl Buckets<'_> {
 
 /// Refuses settings that only a later build knows: without them the bucket would have other rules.
 fn check_known(bucket: &str, settings: &BucketSettings) -> Result<(), StoreError> {
-    match settings.unknown() {
+    let is_user = keys::user_of(bucket).is_some();
+    match settings.unknown().find(|name| !is_user || *name != USER_DOCUMENT) {
         None => Ok(()),
         Some(setting) => Err(StoreError::Unsupported(format!(
             "the bucket {bucket:?} has the setting {setting:?}, which this build does not know: start the build that set it"
@@ -235,11 +239,16 @@ fn check_known(bucket: &str, settings: &BucketSettings) -> Result<(), StoreError
 }
 
 /// Creates or changes a bucket: in the first shard last.
-async fn put_everywhere(shards: &[&Shard], id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
+pub(super) async fn put_everywhere(
+    shards: &[&Shard],
+    id: BucketId,
+    meta: &BucketMeta,
+    priority: Priority,
+) -> Result<(), StoreError> {
     let Some((first, others)) = shards.split_first() else { return Ok(()) };
-    let others = join_all(others.iter().map(|shard| shard.put_bucket(id, meta))).await;
+    let others = join_all(others.iter().map(|shard| shard.put_bucket(id, meta, priority))).await;
     others.into_iter().collect::<Result<(), _>>()?;
-    first.put_bucket(id, meta).await
+    first.put_bucket(id, meta, priority).await
 }
 
 /// Repairs the shards; see the module. Returns the number of buckets that needed work.
@@ -261,10 +270,9 @@ async fn agree(topology: &Topology) -> Result<u64, StoreError> {
     for shard in others {
         let theirs = registry(shard);
         for (id, bucket) in &truth {
-            let wanted = meta(bucket);
-            if theirs.get(id).is_none_or(|theirs| meta(theirs) != wanted) {
+            if theirs.get(id).is_none_or(|theirs| !theirs.is_as(bucket)) {
                 count += 1;
-                shard.put_bucket(*id, &wanted).await?;
+                shard.put_bucket(*id, &meta(bucket), Priority::Write).await?;
             }
         }
     }
@@ -300,7 +308,7 @@ async fn settle_one(
     // than its deletion.
     if objects || uploads && having.len() == shards.len() - 1 {
         tracing::warn!(bucket = meta.name, "some disks lack this bucket, and it is not empty: it is created there");
-        shards[0].put_bucket(id, meta).await?;
+        shards[0].put_bucket(id, meta, Priority::Write).await?;
     } else {
         for (shard, batch) in batches {
             shard.commit_buckets(batch, Priority::Delete).await?;
@@ -342,7 +350,7 @@ mod tests {
         // What a later build would write.
         let mut meta = meta(&bucket);
         later(&mut meta.settings);
-        store.lead().expect("open").put_bucket(bucket.id, &meta).await.expect("written");
+        store.lead().expect("open").put_bucket(bucket.id, &meta, Priority::Write).await.expect("written");
         store.close().await.expect("closed");
         let refused = open().await.map(drop).expect_err("refused").to_string();
         assert!(refused.contains("\"photos\"") && refused.contains("\"later\""), "{refused}");

@@ -18,6 +18,7 @@ pub(crate) mod snapshot;
 pub(crate) mod snapshots;
 pub(crate) mod topology;
 pub(crate) mod upload;
+pub(crate) mod users;
 pub(crate) mod writer;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use moves::{Moves, StoreDisks};
 use open::OpenedPool;
 use snapshots::StoreSnapshots;
 use topology::{Entered, EnteredMany, Member, Topology, state_of};
+use users::StoreUsers;
 
 pub(crate) struct Pool {
     topology: ArcSwap<Topology>,
@@ -182,6 +184,11 @@ impl Store {
     /// The buckets.
     pub fn buckets(&self) -> Buckets<'_> {
         Buckets { store: self }
+    }
+
+    /// The users.
+    pub fn users(&self) -> StoreUsers<'_> {
+        StoreUsers { store: self }
     }
 
     /// The content of a bucket.

@@ -31,4 +31,5 @@ mod stored;
 mod timelines;
 mod twice;
 mod uploads;
+mod users;
 mod verify;

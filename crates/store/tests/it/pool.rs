@@ -195,7 +195,7 @@ async fn one_disk_of_a_pool_alone_knows_that_others_are_missing() {
 }
 
 /// The disks of a pool, each with its faults.
-fn faulty(pool: &Pool) -> (Vec<PoolDisk>, Vec<Faults>) {
+pub fn faulty(pool: &Pool) -> (Vec<PoolDisk>, Vec<Faults>) {
     let mut disks = pool.given();
     let mut faults = Vec::new();
     for disk in &mut disks {

@@ -288,3 +288,21 @@ async fn compaction_deletes_what_is_cold_instead_of_moving_it() {
     check(&store, evicted).await;
     store.close().await.expect("close");
 }
+
+#[tokio::test]
+async fn in_a_full_pool_users_can_be_changed_and_deleted() {
+    let store = open(IndexKind::memory()).await;
+    let set = async |name: &str, text: Option<String>| store.users().change(name, |_| Ok::<_, StoreError>(text)).await;
+    set("ada", Some("enabled".into())).await.expect("created");
+    fill(&store, 50_000).await;
+    let mut made = 0;
+    while let Ok(()) = set(&format!("u{made}"), Some("x".repeat(9000))).await {
+        made += 1;
+        assert!(made < 3000, "never full");
+    }
+    for n in 0..20 {
+        set("ada", Some(format!("disabled {n}"))).await.expect("changed");
+    }
+    assert_eq!(&*store.users().all().expect("known")["ada"], "disabled 19");
+    set("ada", None).await.expect("deleted");
+}

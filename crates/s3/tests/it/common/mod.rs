@@ -213,6 +213,18 @@ impl Call<'_> {
         self.send_unsigned().await
     }
 
+    /// Moves the headers into the query string, as SDKs do when they presign.
+    pub fn headers_in_url(mut self) -> Self {
+        let moved = std::mem::take(&mut self.headers);
+        for (name, value) in moved {
+            match name.as_str() {
+                "host" => drop(self.headers.insert(name, value)),
+                _ => self.query.push((name, value)),
+            }
+        }
+        self
+    }
+
     /// Signs by the query string, as a presigned URL.
     pub async fn send_presigned(mut self, expires: u32) -> Answer {
         let signer = &self.client.signer;
@@ -241,12 +253,7 @@ impl Call<'_> {
     /// As [`Call::send_presigned_v2`], with parameters that are not signed.
     pub async fn send_presigned_v2_with(mut self, expires: u64, unsigned: &[(&str, &str)]) -> Answer {
         let signature = self.signature_v2(&expires.to_string());
-        for (name, value) in std::mem::take(&mut self.headers) {
-            match name.as_str() {
-                "host" => drop(self.headers.insert(name, value)),
-                _ => self.query.push((name, value)),
-            }
-        }
+        self = self.headers_in_url();
         let access_key = self.client.signer.access_key.clone();
         for (name, value) in
             [("AWSAccessKeyId", access_key), ("Expires", expires.to_string()), ("Signature", signature)]

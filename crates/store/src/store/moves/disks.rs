@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use steadfast_log::Priority;
 use tokio::sync::watch;
 
 use super::Turn;
@@ -248,7 +249,7 @@ impl StoreDisks<'_> {
         };
         let buckets: Vec<_> = first.applied.registry.read().by_id.values().cloned().collect();
         for bucket in buckets {
-            new.put_bucket(bucket.id, &buckets::meta(&bucket)).await?;
+            new.put_bucket(bucket.id, &buckets::meta(&bucket), Priority::Write).await?;
         }
         let _none = self.store.0.snapshot_ops.lock().await;
         if old.is_some() {

@@ -1,0 +1,148 @@
+//! Finds the user of an access key.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use steadfast_store::{StoreError, UserTexts};
+
+use crate::account::Account;
+use crate::seal::Seal;
+use crate::user::User;
+
+/// A key that signs requests.
+pub struct SigningKey {
+    secret: Option<String>,
+    disabled: bool,
+    expires_ms: Option<u64>,
+    account: Arc<Account>,
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey(of {})", self.account.name())
+    }
+}
+
+/// Why a key signs no request.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyRefusal {
+    /// No user has it.
+    #[error("The AWS Access Key Id you provided does not exist in our records.")]
+    Unknown,
+    /// The key or its user is disabled.
+    #[error("The access key is disabled.")]
+    Disabled,
+    /// Its time has passed.
+    #[error("The access key has expired.")]
+    Expired,
+    /// Its secret was sealed with another key.
+    #[error("The secret of the access key cannot be read.")]
+    Sealed,
+    /// The users cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl SigningKey {
+    /// Refuses a key that does not work now.
+    pub(crate) fn check(&self, now_ms: u64) -> Result<(), KeyRefusal> {
+        if self.disabled {
+            return Err(KeyRefusal::Disabled);
+        }
+        if self.expires_ms.is_some_and(|end| end <= now_ms) {
+            return Err(KeyRefusal::Expired);
+        }
+        if self.secret.is_none() { Err(KeyRefusal::Sealed) } else { Ok(()) }
+    }
+
+    /// The secret key that it signs with.
+    pub fn secret(&self) -> &str {
+        self.secret.as_deref().unwrap_or_default()
+    }
+
+    /// The user.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+}
+
+/// A user that was read, and what it was read from.
+struct KnownUser {
+    text: Arc<str>,
+    keys: Vec<(String, Arc<SigningKey>)>,
+}
+
+/// The users of one state of the pool.
+#[derive(Default)]
+pub(crate) struct Directory {
+    /// What it was read from.
+    texts: Arc<UserTexts>,
+    users: BTreeMap<String, Arc<KnownUser>>,
+    by_access_key: HashMap<String, Arc<SigningKey>>,
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Directory({} users)", self.users.len())
+    }
+}
+
+impl Directory {
+    /// Whether it is that of these texts. It holds its own, so no other can be at their address.
+    pub(crate) fn is_of(&self, texts: &Arc<UserTexts>) -> bool {
+        Arc::ptr_eq(&self.texts, texts)
+    }
+
+    /// The directory of these texts. Users that have not changed since this one are taken from it.
+    ///
+    /// # Errors
+    /// A user that cannot be read, as a message.
+    pub(crate) fn updated(&self, texts: Arc<UserTexts>, seal: &Seal) -> Result<Self, String> {
+        let mut next = Self { texts: texts.clone(), ..Self::default() };
+        for (name, text) in &*texts {
+            let known = self.users.get(name).filter(|known| Arc::ptr_eq(&known.text, text));
+            let user = match known {
+                Some(known) => known.clone(),
+                None => Arc::new(KnownUser::read(name, text, seal)?),
+            };
+            next.by_access_key.extend(user.keys.iter().cloned());
+            next.users.insert(name.clone(), user);
+        }
+        Ok(next)
+    }
+
+    /// The key of this access key.
+    pub(crate) fn key(&self, access_key: &str) -> Option<&Arc<SigningKey>> {
+        self.by_access_key.get(access_key)
+    }
+
+    /// Whether there is a user of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.users.contains_key(name)
+    }
+
+    /// The access keys that cannot be read with this seal key.
+    pub(crate) fn sealed_otherwise(&self) -> usize {
+        self.by_access_key.values().filter(|key| key.secret.is_none()).count()
+    }
+}
+
+impl KnownUser {
+    fn read(name: &str, text: &Arc<str>, seal: &Seal) -> Result<Self, String> {
+        let unreadable = |why| format!("the user {name:?} cannot be read: {why}. Start the build that changed it");
+        let user = User::parse(text).map_err(unreadable)?;
+        let policies = user.permissions.policies().map_err(unreadable)?;
+        let account = Arc::new(Account::new(name, policies));
+        let key = |(access_key, stored): (&String, &crate::user::StoredKey)| {
+            let key = SigningKey {
+                secret: seal.open(access_key, &stored.sealed),
+                disabled: user.disabled || stored.disabled,
+                expires_ms: stored.expires_ms,
+                account: account.clone(),
+            };
+            (access_key.clone(), Arc::new(key))
+        };
+        Ok(Self { text: text.clone(), keys: user.keys.iter().map(key).collect() })
+    }
+}

@@ -1,0 +1,337 @@
+//! The users of a pool: who signs a request, and what operators change.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use steadfast_flow::Env;
+use steadfast_store::{Store, StoreError, UserTexts};
+
+use crate::action::{NewKey, UserAction};
+use crate::directory::{Directory, KeyRefusal, SigningKey};
+use crate::key_pair::KeyPair;
+use crate::permissions::Permissions;
+use crate::seal::Seal;
+use crate::user::{KEYS_MAX, StoredKey, User, check_name};
+
+/// Why an action on users failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// The action cannot be done; the text gives the reason.
+    #[error("{0}")]
+    Refused(String),
+    /// The pool cannot be read or changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<String> for UserError {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
+
+/// The users of a pool. Cloning shares them.
+#[derive(Clone)]
+pub struct Users(Arc<Shared>);
+
+struct Shared {
+    store: Store,
+    env: Env,
+    seal: Seal,
+    /// The access key of the root identity: no user can have it.
+    root: String,
+    users_max: usize,
+    directory: ArcSwap<Directory>,
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users({:?})", self.0.directory.load())
+    }
+}
+
+impl Users {
+    /// Reads the users of a pool. `root` is the access key of the root identity.
+    ///
+    /// # Errors
+    /// A user that this build cannot read, as a message.
+    pub fn open(store: Store, env: Env, seal: Seal, root: &str, users_max: usize) -> Result<Self, String> {
+        let directory = ArcSwap::default();
+        let users = Self(Arc::new(Shared { store, env, seal, root: root.to_owned(), users_max, directory }));
+        match users.directory() {
+            // While users are in doubt no key but the root identity's works.
+            Ok(_) | Err(StoreError::Doubtful(_)) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        let sealed = users.0.directory.load().sealed_otherwise();
+        if sealed > 0 {
+            tracing::error!(
+                "{sealed} access keys were sealed with another seal key and do not work: start with that key, or make new \
+                 ones with `steadfast key rotate`"
+            );
+        }
+        if users.key(root).is_ok() {
+            return Err(format!("the access key {root} is that of a user: give the server another one"));
+        }
+        Ok(users)
+    }
+
+    /// The key that signs requests with this access key.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`].
+    pub fn key(&self, access_key: &str) -> Result<Arc<SigningKey>, KeyRefusal> {
+        let directory = self.directory()?;
+        let key = directory.key(access_key).ok_or(KeyRefusal::Unknown)?;
+        key.check(self.0.env.wall_ms())?;
+        Ok(key.clone())
+    }
+
+    /// Whether there is a user of this name.
+    ///
+    /// # Errors
+    /// Those of [`steadfast_store::StoreUsers::all`].
+    pub fn has(&self, name: &str) -> Result<bool, StoreError> {
+        Ok(self.directory()?.has(name))
+    }
+
+    /// The users as they are now.
+    fn directory(&self) -> Result<Arc<Directory>, StoreError> {
+        let texts = self.0.store.users().all()?;
+        let known = self.0.directory.load_full();
+        if known.is_of(&texts) {
+            return Ok(known);
+        }
+        let next = Arc::new(known.updated(texts, &self.0.seal).map_err(StoreError::Unsupported)?);
+        self.0.directory.store(next.clone());
+        Ok(next)
+    }
+
+    /// Does what an operator wants. The result is for the operator: only that of a new key has a
+    /// secret.
+    ///
+    /// # Errors
+    /// [`UserError`].
+    pub async fn run(&self, action: UserAction) -> Result<Value, UserError> {
+        let now_ms = self.0.env.wall_ms();
+        match action {
+            UserAction::Create { name, permissions, key } => self.create(&name, permissions, key, now_ms).await,
+            UserAction::List {} => self.list(now_ms),
+            UserAction::Show { name } => {
+                let texts = self.0.store.users().all()?;
+                Ok(known(&texts, &name)?.shown(&name, &self.0.seal, now_ms))
+            }
+            UserAction::Permit { name, permissions } => {
+                permissions.check()?;
+                let changed = self.change(&name, |user| {
+                    user.permissions = permissions;
+                    Ok(user.shown(&name, &self.0.seal, now_ms))
+                });
+                let shown = changed.await?;
+                tracing::info!(user = name, "the permissions of a user were set");
+                Ok(shown)
+            }
+            UserAction::Disable { name, disabled } => {
+                let changed = self.change(&name, |user| {
+                    user.disabled = disabled;
+                    Ok(user.shown(&name, &self.0.seal, now_ms))
+                });
+                let shown = changed.await?;
+                tracing::info!(user = name, disabled, "a user was changed");
+                Ok(shown)
+            }
+            UserAction::Remove { name } => self.remove(&name).await,
+            UserAction::KeyCreate { user: name, key } => {
+                let new = self.change(&name, |user| self.add_key(user, &name, key, now_ms)).await?;
+                tracing::info!(user = name, access_key = %new["access_key"], "a key was made");
+                Ok(new)
+            }
+            UserAction::KeyDisable { access_key, disabled } => {
+                let shown = self.change_key(&access_key, |key| key.disabled = disabled).await?;
+                tracing::info!(access_key, disabled, "a key was changed");
+                Ok(shown)
+            }
+            UserAction::KeyRotate { access_key, overlap_ms, key } => {
+                let name = self.owner(&access_key)?;
+                let end = now_ms.saturating_add(overlap_ms);
+                let new = self
+                    .change(&name, |user| {
+                        let old = user.keys.get_mut(&access_key).ok_or_else(|| no_key(&access_key))?;
+                        old.expires_ms = Some(old.expires_ms.map_or(end, |expires| expires.min(end)));
+                        let expires_ms = old.expires_ms;
+                        let mut new = self.add_key(user, &name, key, now_ms)?;
+                        new["old"] = json!({ "access_key": access_key, "expires_ms": expires_ms });
+                        Ok(new)
+                    })
+                    .await?;
+                tracing::info!(user = name, access_key, new = %new["access_key"], "a key was rotated");
+                Ok(new)
+            }
+            UserAction::KeyRemove { access_key } => {
+                let name = self.owner(&access_key)?;
+                let removed = self.change(&name, |user| {
+                    user.keys.remove(&access_key).ok_or_else(|| no_key(&access_key))?;
+                    Ok(json!({ "access_key": access_key, "user": name }))
+                });
+                let shown = removed.await?;
+                tracing::info!(user = name, access_key, "a key was removed");
+                Ok(shown)
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        permissions: Permissions,
+        key: Option<NewKey>,
+        now_ms: u64,
+    ) -> Result<Value, UserError> {
+        check_name(name)?;
+        permissions.check()?;
+        let mut made = Value::Null;
+        let changed = self.0.store.users().change(name, |texts| {
+            if texts.contains_key(name) {
+                return Err(UserError::Refused(format!("the user {name} exists")));
+            }
+            if texts.len() >= self.0.users_max {
+                return Err(UserError::Refused(format!(
+                    "there are {} users, the most: see access.users_max",
+                    texts.len()
+                )));
+            }
+            let mut user = User { created_ms: now_ms, disabled: false, permissions, keys: Default::default() };
+            let key = key.map(|key| self.add_key(&mut user, name, key, now_ms)).transpose()?;
+            made = json!({ "user": user.shown(name, &self.0.seal, now_ms), "key": key });
+            Ok(Some(user.text()?))
+        });
+        changed.await?;
+        tracing::info!(user = name, "a user was created");
+        Ok(made)
+    }
+
+    /// Creates a user that does not exist, with its key. One that exists stays as it is, but gets
+    /// the key if it lacks it, and the secret if its key has another. Returns whether an existing
+    /// user may do something else.
+    ///
+    /// # Errors
+    /// Those of creating a user or a key.
+    pub async fn declare(&self, name: &str, permissions: Permissions, key: Option<KeyPair>) -> Result<bool, UserError> {
+        let texts = self.0.store.users().all()?;
+        let new_key = |pair: KeyPair| NewKey {
+            access_key: Some(pair.access_key),
+            secret_key: Some(pair.secret_key),
+            lifetime_ms: None,
+        };
+        if !texts.contains_key(name) {
+            let key = key.map(new_key);
+            self.run(UserAction::Create { name: name.to_owned(), permissions, key }).await?;
+            return Ok(false);
+        }
+        let user = known(&texts, name)?;
+        if let Some(pair) = key {
+            match user.keys.get(&pair.access_key) {
+                None => _ = self.run(UserAction::KeyCreate { user: name.to_owned(), key: new_key(pair) }).await?,
+                Some(key) if self.0.seal.open(&pair.access_key, &key.sealed).as_ref() == Some(&pair.secret_key) => {}
+                Some(_) => self.replace_secret(&pair).await?,
+            }
+        }
+        Ok(user.permissions != permissions)
+    }
+
+    async fn replace_secret(&self, pair: &KeyPair) -> Result<(), UserError> {
+        pair.check()?;
+        let sealed = self.0.seal.seal(&pair.access_key, &pair.secret_key)?;
+        self.change_key(&pair.access_key, |key| key.sealed = sealed).await?;
+        tracing::info!(access_key = pair.access_key, "a key got another secret");
+        Ok(())
+    }
+
+    fn list(&self, now_ms: u64) -> Result<Value, UserError> {
+        let texts = self.0.store.users().all()?;
+        let shown = texts.iter().map(|(name, text)| Ok(User::parse(text)?.shown(name, &self.0.seal, now_ms)));
+        shown.collect()
+    }
+
+    async fn remove(&self, name: &str) -> Result<Value, UserError> {
+        // Also one that this build cannot read.
+        let removed = self.0.store.users().change(name, |texts| match texts.contains_key(name) {
+            true => Ok(None),
+            false => Err(no_user(name)),
+        });
+        removed.await?;
+        tracing::info!(user = name, "a user was removed");
+        Ok(json!({ "name": name }))
+    }
+
+    /// Changes a user that exists; `change` returns what the operator sees.
+    async fn change(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut User) -> Result<Value, UserError>,
+    ) -> Result<Value, UserError> {
+        let mut shown = Value::Null;
+        let changed = self.0.store.users().change(name, |texts| {
+            let mut user = known(texts, name)?;
+            shown = change(&mut user)?;
+            Ok::<_, UserError>(Some(user.text()?))
+        });
+        changed.await?;
+        Ok(shown)
+    }
+
+    async fn change_key(&self, access_key: &str, change: impl FnOnce(&mut StoredKey)) -> Result<Value, UserError> {
+        let name = self.owner(access_key)?;
+        self.change(&name, |user| {
+            let key = user.keys.get_mut(access_key).ok_or_else(|| no_key(access_key))?;
+            change(key);
+            Ok(key.shown(access_key, &name, &self.0.seal, self.0.env.wall_ms()))
+        })
+        .await
+    }
+
+    /// The name of the user of a key.
+    fn owner(&self, access_key: &str) -> Result<String, UserError> {
+        let directory = self.directory()?;
+        let key = directory.key(access_key).ok_or_else(|| no_key(access_key))?;
+        Ok(key.account().name().to_owned())
+    }
+
+    /// Adds a key to a user and returns it with its secret. Expired keys make room. The
+    /// caller holds the users, so no other key is added meanwhile.
+    fn add_key(&self, user: &mut User, name: &str, key: NewKey, now_ms: u64) -> Result<Value, UserError> {
+        user.keys.retain(|_, key| !key.is_expired(now_ms));
+        if user.keys.len() >= KEYS_MAX {
+            return Err(UserError::Refused(format!("the user {name} has {KEYS_MAX} keys, the most: remove one first")));
+        }
+        let generated = KeyPair::generate()?;
+        let pair = KeyPair {
+            access_key: key.access_key.unwrap_or(generated.access_key),
+            secret_key: key.secret_key.unwrap_or(generated.secret_key),
+        };
+        pair.check()?;
+        let KeyPair { access_key, secret_key } = pair;
+        if access_key == self.0.root || self.directory()?.key(&access_key).is_some() {
+            return Err(UserError::Refused(format!("the access key {access_key} is taken")));
+        }
+        let expires_ms = key.lifetime_ms.map(|lifetime| now_ms.saturating_add(lifetime));
+        let sealed = self.0.seal.seal(&access_key, &secret_key)?;
+        user.keys.insert(access_key.clone(), StoredKey { sealed, created_ms: now_ms, disabled: false, expires_ms });
+        Ok(json!({ "access_key": access_key, "secret_key": secret_key, "user": name, "expires_ms": expires_ms }))
+    }
+}
+
+fn known(texts: &UserTexts, name: &str) -> Result<User, UserError> {
+    let text = texts.get(name).ok_or_else(|| no_user(name))?;
+    Ok(User::parse(text)?)
+}
+
+fn no_user(name: &str) -> UserError {
+    UserError::Refused(format!("there is no user {name:?}"))
+}
+
+fn no_key(access_key: &str) -> UserError {
+    UserError::Refused(format!("no user has the access key {access_key:?}"))
+}
