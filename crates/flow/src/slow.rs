@@ -30,6 +30,8 @@ pub struct Ended<'a> {
     pub id: &'a str,
     /// Operation. The client may have chosen the text, so the log line shortens and escapes it.
     pub operation: &'a str,
+    /// The user, where it is known.
+    pub user: Option<&'a str>,
     /// Bytes of the response body, where they are counted.
     pub bytes_out: Option<u64>,
 }
@@ -70,6 +72,7 @@ impl SlowRequests {
             door = self.door,
             request = (!request.id.is_empty()).then_some(request.id),
             operation = cut(request.operation),
+            user = request.user,
             about = ?noted.about,
             bytes_in = noted.received,
             bytes_out = request.bytes_out,

@@ -35,7 +35,7 @@ impl About {
     }
 
     /// The bucket and the key that the request names; each may be empty.
-    fn names(&self, domains: &[String]) -> (String, String) {
+    pub(crate) fn names(&self, domains: &[String]) -> (String, String) {
         let decoded = |text: &str| percent_decode(text).unwrap_or_else(|| text.to_owned());
         let path = self.uri.path().trim_start_matches('/');
         let host = self.host.as_ref().and_then(|host| host.to_str().ok()).or(self.uri.host()).unwrap_or_default();

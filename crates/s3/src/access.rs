@@ -52,19 +52,16 @@ impl Keys {
         })
     }
 
-    /// The identity of a key that has signed. A user that got the key meanwhile has another secret.
+    /// The identity of a key that has signed with this secret.
     ///
     /// # Errors
-    /// Those of [`Keys::of_user`].
+    /// `InvalidAccessKeyId`: the key has changed since the signature was verified.
     fn identity(&self, access_key: &str, secret: &SecretKey) -> S3Result<Identity> {
         if self.root.contains_key(access_key) {
             return Ok(Identity::Root);
         }
-        let key = self.of_user(access_key)?;
-        if key.secret() != secret.expose() {
-            return Err(s3_error!(InvalidAccessKeyId, "{}", KeyRefusal::Unknown));
-        }
-        Ok(Identity::User(key.account().clone()))
+        let account = self.users.as_ref().and_then(|users| users.account(access_key, secret.expose()));
+        account.map(Identity::User).ok_or_else(|| s3_error!(InvalidAccessKeyId, "{}", KeyRefusal::Unknown))
     }
 }
 

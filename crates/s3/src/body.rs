@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use s3s::StdError;
 use steadfast_flow::{BoxFuture, Ended, Env, Patience, SlowRequests, Stage, log_rarely};
 
+use crate::audit::Audited;
 use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
 use crate::io::ConnectionState;
 
@@ -123,6 +124,8 @@ where
 pub(crate) struct Tail {
     pub(crate) context: Arc<RequestContext>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// `None`: there is no audit log.
+    pub(crate) audited: Option<Audited>,
     pub(crate) slow: Arc<SlowRequests>,
     pub(crate) env: Env,
     pub(crate) started: Duration,
@@ -141,17 +144,24 @@ impl Drop for Tail {
         if let Some(stages) = &self.context.stages {
             stages.add_received(bytes_in);
             stages.set_outcome(u32::from(self.status));
-            self.slow.end(stages, &Ended { id: &self.context.id, operation, bytes_out: Some(self.bytes_out) });
+            let user = self.context.caller.get().and_then(|caller| caller.identity.name());
+            let bytes_out = Some(self.bytes_out);
+            self.slow.end(stages, &Ended { id: &self.context.id, operation, user, bytes_out });
         }
-        let Some(observer) = &self.observer else { return };
-        observer.finished(&RequestRecord {
+        let record = RequestRecord {
             operation,
             status: self.status,
             bytes_in,
             bytes_out: self.bytes_out,
             duration: now.saturating_sub(self.started),
             complete: self.complete,
-        });
+        };
+        if let Some(observer) = &self.observer {
+            observer.finished(&record);
+        }
+        if let Some(audited) = self.audited.take() {
+            audited.end(&self.context, self.env.wall_ms(), &record);
+        }
     }
 }
 

@@ -24,6 +24,15 @@ impl Identity {
         matches!(self, Self::Root)
     }
 
+    /// Its name in logs; `None`: it has none.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Root => Some("root"),
+            Self::User(account) => Some(account.name()),
+            Self::Anonymous => None,
+        }
+    }
+
     /// The principal that policies judge; `None`: no policy binds this identity.
     pub(crate) fn principal(&self) -> Option<Principal<'_>> {
         match self {

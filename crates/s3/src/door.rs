@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::about::About;
 use crate::access::{Access, Domains, Keys};
+use crate::audit::Audited;
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::caller::ClientLink;
 use crate::context::{BodyFault, Observer, RequestClient, RequestContext};
@@ -251,6 +252,7 @@ impl S3Door {
         let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
         let about = About::of(&request);
         let origin = cors::allowed(&shared.options.allowed_origins, request.headers());
+        let mut audited = None;
         let mut response = if origin.is_some() && cors::is_preflight(&request) {
             cors::preflight(request.headers())
         } else if request.method() == Method::OPTIONS {
@@ -260,6 +262,7 @@ impl S3Door {
         } else if probes::is_administration(&request) && shared.store.buckets().get(probes::BUCKET).is_err() {
             probes::refuse(request.uri().path())
         } else {
+            audited = self.audited(&request, &about, &state);
             // The future is large; boxed, it is not copied with the futures that hold it.
             stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &state))).await
         };
@@ -281,6 +284,7 @@ impl S3Door {
         let tail = Tail {
             context,
             observer: shared.observer.clone(),
+            audited,
             slow: shared.slow.clone(),
             env: shared.env.clone(),
             started,
@@ -290,6 +294,15 @@ impl S3Door {
             state,
         };
         response.map(|body| ResponseBody::new(body, tail))
+    }
+
+    /// What the audit log tells of a request; `None`: there is no such log.
+    fn audited<B>(&self, request: &Request<B>, about: &About, state: &ConnectionState) -> Option<Audited> {
+        let options = &self.0.options;
+        let sink = options.audit.as_ref()?;
+        let peer = state.connection.address();
+        let address = Forwarded::of(&options.trusted_proxies, peer, request.headers()).source();
+        Some(Audited::of(sink, request, address, about.names(&options.domains)))
     }
 
     async fn answer(

@@ -10,6 +10,7 @@
 mod about;
 mod access;
 mod attributes;
+mod audit;
 mod body;
 mod caller;
 mod checksum;
@@ -32,6 +33,7 @@ mod rights;
 mod served;
 mod signed;
 
+pub use audit::{AuditEntry, AuditSink};
 pub use context::{Observer, RequestRecord};
 pub use door::{ConnectionService, DoorError, S3Door};
 pub use io::StallIo;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use steadfast_edge::Edge;
 use steadfast_users::Users;
 
+use crate::audit::AuditSink;
+
 /// How the server makes entity tags of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EtagKind {
@@ -97,6 +99,8 @@ pub struct S3Options {
     pub targets: Option<Arc<dyn EventTargets>>,
     /// The buckets with an origin, which clients can only read; `None`: no bucket has one.
     pub edge: Option<Edge>,
+    /// Receives an entry for every request; `None`: there is no audit log.
+    pub audit: Option<Arc<dyn AuditSink>>,
     /// How the server makes entity tags.
     pub etag: EtagKind,
     /// The most requests served at a time.
@@ -156,6 +160,7 @@ impl Default for S3Options {
             allowed_origins: Vec::new(),
             targets: None,
             edge: None,
+            audit: None,
             etag: EtagKind::default(),
             requests_max: 1024,
             requests_waiting_max: 4096,

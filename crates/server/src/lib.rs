@@ -2,6 +2,7 @@
 //! ports, admin port, commands.
 
 pub mod admin;
+mod audit;
 pub mod backup;
 pub mod block;
 pub mod cli;

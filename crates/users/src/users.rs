@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use steadfast_flow::Env;
 use steadfast_store::{Store, StoreError, UserTexts};
 
+use crate::account::Account;
 use crate::action::{NewKey, UserAction};
 use crate::directory::{Directory, KeyRefusal, SigningKey};
 use crate::key_pair::KeyPair;
@@ -87,6 +88,14 @@ impl Users {
         let key = directory.key(access_key).ok_or(KeyRefusal::Unknown)?;
         key.check(self.0.env.wall_ms())?;
         Ok(key.clone())
+    }
+
+    /// The account of a key that [`Users::key`] found a moment ago, with this secret; `None`: it
+    /// has changed meanwhile. Asks the pool nothing.
+    pub fn account(&self, access_key: &str, secret: &str) -> Option<Arc<Account>> {
+        let directory = self.0.directory.load();
+        let key = directory.key(access_key).filter(|key| key.secret() == secret)?;
+        Some(key.account().clone())
     }
 
     /// Whether there is a user of this name.

@@ -95,7 +95,10 @@ impl Judge {
                 return Err(denied());
             }
         }
-        if key.is_some() { self.hide_absence(&facts) } else { Ok(()) }
+        match (key, rules) {
+            (Some(_), Some(rules)) => hide_absence(rules, principal, &facts),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses an action that the caller may not take; `versioned` is the one on a version.
@@ -123,14 +126,16 @@ impl Judge {
     /// # Errors
     /// Those of [`Judge::check`], but `AccessDenied`.
     pub(crate) fn hide_absence(&self, facts: &RequestFacts<'_>) -> S3Result<()> {
-        let caller = facts.parts.caller;
-        let Some(principal) = caller.identity.principal() else { return Ok(()) };
-        let rules = self.rules.of(facts.bucket)?;
-        if !rules.shows_absence && !is_allowed(Some(&rules), principal, LIST_BUCKET, &mut facts.of_bucket())? {
-            caller.hide_absence();
-        }
-        Ok(())
+        let Some(principal) = facts.parts.caller.identity.principal() else { return Ok(()) };
+        hide_absence(&*self.rules.of(facts.bucket)?, principal, facts)
     }
+}
+
+fn hide_absence(rules: &BucketRules, principal: Principal<'_>, facts: &RequestFacts<'_>) -> S3Result<()> {
+    if !rules.shows_absence && !is_allowed(Some(rules), principal, LIST_BUCKET, &mut facts.of_bucket())? {
+        facts.parts.caller.hide_absence();
+    }
+    Ok(())
 }
 
 /// The further actions that headers of a write need. A condition on an entity tag tells what the

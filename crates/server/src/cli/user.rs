@@ -114,9 +114,12 @@ fn permissions_text(user: &Value) -> String {
 
 fn line(user: &Value) -> String {
     let name = user["name"].as_str().unwrap_or("?");
-    let keys = user["keys"].as_array().map_or(0, Vec::len);
+    let keys = match user["keys"].as_array().map_or(0, Vec::len) {
+        1 => "1 key".to_owned(),
+        count => format!("{count} keys"),
+    };
     let disabled = if user["disabled"] == Value::Bool(true) { "  DISABLED" } else { "" };
-    format!("{name:<24} {keys:>3} keys  may: {}{disabled}\n", permissions_text(user))
+    format!("{name:<24} {keys:>8}  may: {}{disabled}\n", permissions_text(user))
 }
 
 fn list_text(users: &Value) -> String {
@@ -171,7 +174,7 @@ mod tests {
             "keys": [{"access_key": "SFX", "user": "ada", "state": "active", "created_ms": 0, "expires_ms": null}],
         });
         let shown = list_text(&json!([user]));
-        assert!(shown.contains("ada") && shown.contains("1 keys  may: read:a, a policy  DISABLED"), "{shown}");
+        assert!(shown.contains("ada") && shown.contains("1 key  may: read:a, a policy  DISABLED"), "{shown}");
         assert!(show_text(&user).contains("SFX") && show_text(&user).contains("2012-10-17"));
         assert_eq!(list_text(&json!([])), "There are no users.\n");
         assert_eq!(permissions_text(&json!({"grants": [], "policy": null})), "nothing");

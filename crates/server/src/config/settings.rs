@@ -207,6 +207,14 @@ sections! {
         users_max: usize = 1000, in 0..=100_000;
     }
 
+    /// The audit log: a line of JSON for each request to the S3 port.
+    audit: AuditSection {
+        /// The file, relative to `data.dir`. Empty: no audit log.
+        file: Option<PathBuf> = None;
+        /// Maximum number of lines that wait to be written; above it they are dropped and counted.
+        lines_max: usize = 10_000, in 1..=10_000_000;
+    }
+
     /// Events: an object was created or removed. They are sent to the channels and webhooks that
     /// the notifications of a bucket name (arn:steadfast:channel:::NAME,
     /// arn:steadfast:webhook:::NAME), and to channels that mirror a bucket (`mirror_bucket` of a

@@ -58,7 +58,8 @@ fn header(name: &str) -> String {
     out
 }
 
-fn rfc3339(ms: u64) -> String {
+/// A point of time, exact to the millisecond.
+pub(crate) fn rfc3339(ms: u64) -> String {
     let time =
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     // Always with milliseconds, as S3 writes it.

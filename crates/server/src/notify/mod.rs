@@ -30,6 +30,7 @@ use steadfast_store::{Attributes, Event, EventKind, FOR_EVER_MS, HistoryQuery, N
 use tokio::sync::{oneshot, watch};
 
 use crate::config::{Config, WebhookFormat};
+pub(crate) use message::rfc3339;
 use message::{Id, Message};
 pub(crate) use targets::Mirrors;
 use targets::Target;

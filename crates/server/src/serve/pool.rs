@@ -6,7 +6,7 @@ use steadfast_cluster::Channels;
 use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
-use steadfast_s3::{Observer, S3Door};
+use steadfast_s3::{AuditSink, Observer, S3Door};
 use steadfast_users::Users;
 use tokio::sync::watch;
 
@@ -17,6 +17,7 @@ use super::s3::{self, Measured};
 use super::state::State;
 use super::watches;
 use crate::admin::metrics::Requests;
+use crate::audit::AuditLog;
 use crate::config::Config;
 use crate::notify::{Forwarder, Targets, WebhookQueues};
 
@@ -38,6 +39,8 @@ pub struct Pool {
     pub door: S3Door,
     /// The users.
     pub users: Users,
+    /// The audit log; `None`: there is none.
+    pub audit: Option<AuditLog>,
     /// The buckets with an origin.
     pub edge: Option<Edge>,
     /// The queues of the webhooks.
@@ -62,12 +65,19 @@ impl PoolParts {
         let users_max = config.access.users_max;
         let users = Users::open(store.clone(), env.clone(), secrets.seal, &root.access_key, users_max)?;
         let observer: Arc<dyn Observer> = Arc::new(Measured(requests));
-        let options = s3::options(config, (root, users.clone()), Targets::new(config, node.clone()), edge.clone());
+        let audit = config
+            .audit
+            .file
+            .as_ref()
+            .map(|file| AuditLog::open(&config.data.dir.join(file), config.audit.lines_max, env));
+        let audit = audit.transpose()?;
+        let mut options = s3::options(config, (root, users.clone()), Targets::new(config, node.clone()), edge.clone());
+        options.audit = audit.clone().map(|audit| Arc::new(audit) as Arc<dyn AuditSink>);
         let forwarder = Forwarder::new(config, store, (node, channels), options.region.clone(), env)?;
         let door = S3Door::build(store.clone(), env.clone(), options, Some(compute), Some(observer))
             .map_err(|e| e.to_string())?;
         let webhooks = forwarder.webhooks();
-        Ok((Pool { engine, door, users, edge, webhooks }, forwarder))
+        Ok((Pool { engine, door, users, audit, edge, webhooks }, forwarder))
     }
 }
 

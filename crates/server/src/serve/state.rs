@@ -177,7 +177,7 @@ impl Source for State {
                 status["live"] = json!(live.status());
             }
             let (mut slow, mut bounds) = (Vec::new(), Vec::new());
-            if let Some(Pool { engine, door, users: _, edge, webhooks }) = &serving.pool {
+            if let Some(Pool { engine, door, users: _, audit, edge, webhooks }) = &serving.pool {
                 engine.describe(&mut status);
                 status["s3"] = json!({"requests_in_flight": door.requests_in_flight()});
                 status["webhooks"] = json!(webhooks.status());
@@ -186,6 +186,7 @@ impl Source for State {
                 }
                 slow.push(json!(door.slow_status()));
                 bounds.extend([json!(door.gate_status()), json!(door.answers_status()), json!(door.xml_status())]);
+                bounds.extend(audit.iter().map(|audit| json!(audit.status())));
             }
             slow.extend(status["live"]["slow_requests"].as_array().into_iter().flatten().cloned());
             status["slow_requests"] = Value::Array(slow);
