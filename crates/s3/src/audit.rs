@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Uri};
+use steadfast_flow::Env;
 
 use crate::context::{RequestContext, RequestRecord};
 
@@ -29,7 +31,7 @@ pub struct AuditEntry {
     pub bucket: String,
     /// The key of the object; empty: none.
     pub key: String,
-    /// HTTP status.
+    /// HTTP status; 499: the client went away before the answer.
     pub status: u16,
     /// Body bytes received.
     pub bytes_in: u64,
@@ -48,43 +50,68 @@ pub trait AuditSink: Send + Sync + 'static {
     fn ended(&self, entry: AuditEntry);
 }
 
-/// What the audit log tells of a request, known when it begins.
+/// The HTTP status of a request whose client went away before the answer, as nginx logs it.
+const CLIENT_GONE: u16 = 499;
+
+/// A request for the audit log. If it is dropped before its end, the log has it too: what it asked
+/// for may have been done.
 pub(crate) struct Audited {
     sink: Arc<dyn AuditSink>,
-    access_key: Option<String>,
-    address: Option<IpAddr>,
-    bucket: String,
-    key: String,
+    context: Arc<RequestContext>,
+    env: Env,
+    started: Duration,
+    /// What is known when the request begins; `None` once the log has it.
+    entry: Option<AuditEntry>,
 }
 
 impl Audited {
-    pub(crate) fn of<B>(
+    /// A request that begins now, from this address, about this bucket and this key.
+    pub(crate) fn begin<B>(
         sink: &Arc<dyn AuditSink>,
+        (context, env): (&Arc<RequestContext>, &Env),
         request: &Request<B>,
         address: Option<IpAddr>,
         (bucket, key): (String, String),
     ) -> Self {
         let access_key = access_key(request.uri(), request.headers());
-        Self { sink: sink.clone(), access_key, address, bucket, key }
+        let entry =
+            AuditEntry { request: context.id.clone(), access_key, address, bucket, key, ..AuditEntry::default() };
+        Self { sink: sink.clone(), context: context.clone(), env: env.clone(), started: env.now(), entry: Some(entry) }
     }
 
     /// The request has ended.
-    pub(crate) fn end(self, context: &RequestContext, time_ms: u64, record: &RequestRecord) {
+    pub(crate) fn end(mut self, record: &RequestRecord) {
+        self.send(record);
+    }
+
+    fn send(&mut self, record: &RequestRecord) {
+        let Some(entry) = self.entry.take() else { return };
         self.sink.ended(AuditEntry {
-            time_ms,
-            request: context.id.clone(),
-            user: context.caller.get().and_then(|caller| caller.identity.name()).map(str::to_owned),
-            access_key: self.access_key,
-            address: self.address,
+            time_ms: self.env.wall_ms(),
+            user: self.context.caller.get().and_then(|caller| caller.identity.name()).map(str::to_owned),
             operation: record.operation,
-            bucket: self.bucket,
-            key: self.key,
             status: record.status,
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
             duration: record.duration,
             complete: record.complete,
+            ..entry
         });
+    }
+}
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        if self.entry.is_some() {
+            self.send(&RequestRecord {
+                operation: self.context.operation(),
+                status: CLIENT_GONE,
+                bytes_in: self.context.bytes_in.load(Relaxed),
+                bytes_out: 0,
+                duration: self.env.now().saturating_sub(self.started),
+                complete: false,
+            });
+        }
     }
 }
 
@@ -92,7 +119,7 @@ impl Audited {
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 
 /// The access key that a request names; nothing has verified it.
-pub(crate) fn access_key(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+fn access_key(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let text: Cow<'_, str> = match header {
         Some(header) => match header.strip_prefix("AWS ") {

@@ -160,7 +160,7 @@ impl Drop for Tail {
             observer.finished(&record);
         }
         if let Some(audited) = self.audited.take() {
-            audited.end(&self.context, self.env.wall_ms(), &record);
+            audited.end(&record);
         }
     }
 }

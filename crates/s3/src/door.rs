@@ -262,7 +262,7 @@ impl S3Door {
         } else if probes::is_administration(&request) && shared.store.buckets().get(probes::BUCKET).is_err() {
             probes::refuse(request.uri().path())
         } else {
-            audited = self.audited(&request, &about, &state);
+            audited = self.audited(&request, &context, &about, &state);
             // The future is large; boxed, it is not copied with the futures that hold it.
             stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &state))).await
         };
@@ -296,13 +296,19 @@ impl S3Door {
         response.map(|body| ResponseBody::new(body, tail))
     }
 
-    /// What the audit log tells of a request; `None`: there is no such log.
-    fn audited<B>(&self, request: &Request<B>, about: &About, state: &ConnectionState) -> Option<Audited> {
+    /// A request for the audit log; `None`: there is no such log.
+    fn audited<B>(
+        &self,
+        request: &Request<B>,
+        context: &Arc<RequestContext>,
+        about: &About,
+        state: &ConnectionState,
+    ) -> Option<Audited> {
         let options = &self.0.options;
         let sink = options.audit.as_ref()?;
         let peer = state.connection.address();
         let address = Forwarded::of(&options.trusted_proxies, peer, request.headers()).source();
-        Some(Audited::of(sink, request, address, about.names(&options.domains)))
+        Some(Audited::begin(sink, (context, &self.0.env), request, address, about.names(&options.domains)))
     }
 
     async fn answer(

@@ -7,6 +7,7 @@
 
 mod acl;
 mod answers;
+mod audit;
 mod common;
 mod edge;
 mod inputs;
