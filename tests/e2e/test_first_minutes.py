@@ -118,18 +118,6 @@ def test_boto3_with_signature_version_2_in_the_header(shared):
     client.delete_bucket(Bucket="in-the-header")
 
 
-def test_lists_that_change_no_access_are_accepted(shared, s3, bucket):
-    s3.put_object(Bucket=bucket, Key="k", Body=b"x", ACL="private")
-    s3.put_object_acl(Bucket=bucket, Key="k", ACL="private")
-    s3.put_bucket_acl(Bucket=bucket, ACL="private")
-    answered = s3.get_object_acl(Bucket=bucket, Key="k")
-    s3.put_object_acl(Bucket=bucket, Key="k", AccessControlPolicy={name: answered[name] for name in ("Grants", "Owner")})
-    with fails("NotImplemented", 501):
-        s3.put_object_acl(Bucket=bucket, Key="k", ACL="public-read")
-    with fails("NoSuchKey", 404):
-        s3.put_object_acl(Bucket=bucket, Key="absent", ACL="private")
-
-
 def test_signature_version_2_can_be_turned_off(make_server):
     server = make_server(settings={"s3.signature_v2": "false"})
     url = boto3_defaults(server).generate_presigned_url("get_object", Params={"Bucket": "b", "Key": "k"})
@@ -160,12 +148,6 @@ def test_s3cmd_in_its_regions(s3cmd, tmp_path, region):
     s3cmd("put", tmp_path / "file", f"s3://{bucket}/a b", **settings)
     assert "a b" in s3cmd("ls", f"s3://{bucket}", **settings)
     assert bucket in s3cmd("info", f"s3://{bucket}", **settings)
-
-
-def test_s3cmd_sets_a_list_of_access(s3cmd, s3, bucket):
-    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
-    s3cmd("setacl", "--acl-private", f"s3://{bucket}/k")
-    s3cmd("setacl", "--acl-private", f"s3://{bucket}")
 
 
 def test_s3cmd_with_signature_version_2(s3cmd, tmp_path):

@@ -9,14 +9,16 @@ enum Permission {
     Read,
     Write,
     Delete,
+    Acl,
     ReadWrite,
     Full,
 }
 
-/// The actions on objects that read, write and delete them.
+/// The actions on objects that read, write and delete them, and set their access control lists.
 const READ: &[&str] = &["s3:GetObject", "s3:GetObjectAttributes", "s3:GetObjectTagging"];
 const WRITE: &[&str] =
     &["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"];
+const ACL: &[&str] = &["s3:GetObjectAcl", "s3:PutObjectAcl"];
 const DELETE: &[&str] = &["s3:DeleteObject", "s3:DeleteObjectTagging"];
 
 /// A permission on buckets, or on the objects of a bucket whose keys match a pattern.
@@ -30,8 +32,8 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Reads `list`, `read`, `write`, `delete`, `read-write` or `full`, each perhaps with `:BUCKET`
-    /// or `:BUCKET/KEYS`, whose names may have wildcards. `full` is of whole buckets.
+    /// Reads `list`, `read`, `write`, `delete`, `acl`, `read-write` or `full`, each perhaps with
+    /// `:BUCKET` or `:BUCKET/KEYS`, whose names may have wildcards. `full` is of whole buckets.
     ///
     /// # Errors
     /// `text` is no grant, in words.
@@ -42,11 +44,12 @@ impl Grant {
             "read" => Permission::Read,
             "write" => Permission::Write,
             "delete" => Permission::Delete,
+            "acl" => Permission::Acl,
             "read-write" => Permission::ReadWrite,
             "full" => Permission::Full,
             _ => {
                 return Err(format!(
-                    "{text:?} is no grant: use list, read, write, delete, read-write or full, then :BUCKET/KEYS"
+                    "{text:?} is no grant: use list, read, write, delete, acl, read-write or full, then :BUCKET/KEYS"
                 ));
             }
         };
@@ -75,6 +78,7 @@ impl Grant {
             Permission::Read => READ.to_vec(),
             Permission::Write => WRITE.to_vec(),
             Permission::Delete => DELETE.to_vec(),
+            Permission::Acl => ACL.to_vec(),
             Permission::ReadWrite => [READ, WRITE, DELETE].concat(),
         };
         let bucket = format!("arn:aws:s3:::{}", self.buckets);

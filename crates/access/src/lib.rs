@@ -7,7 +7,9 @@
 //!   request, and `fact` names these facts.
 //! - `request` is what is judged, and `decision` judges it by all policies.
 //! - `grant` makes a policy from a short form, such as `read:media/public/*`.
+//! - `acl` is the older way: a list of grants beside a bucket or an object.
 
+mod acl;
 mod action;
 mod condition;
 mod decision;
@@ -21,12 +23,13 @@ mod request;
 mod statement;
 mod wildcard;
 
+pub use acl::{ACL_GRANTS_MAX, AccessList, AclPermission, Grantee, ListedPermission};
 pub use action::{ActionSet, S3Action};
 pub use decision::{AccessDecision, decide};
 pub use fact::{Fact, Facts};
 pub use grant::Grant;
 pub use policy::{POLICY_BYTES_MAX, Policy, PolicyError};
-pub use principal::{ACCOUNT, Principal};
+pub use principal::{ACCOUNT, Principal, canonical_id};
 pub use request::AccessRequest;
 pub use statement::{Effect, PolicyUse};
 

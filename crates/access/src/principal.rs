@@ -1,9 +1,18 @@
 //! Who makes a request, and whom a statement names.
 
+use sha2::{Digest, Sha256};
+
 use crate::document::PrincipalField;
 
 /// The account that all users belong to. ARNs of users name it.
 pub const ACCOUNT: &str = "000000000000";
+
+/// The canonical id of a user, or of the root identity: 64 hexadecimal digits, which access control
+/// lists name it by. Two servers have the same id for the same name.
+pub fn canonical_id(user: Option<&str>) -> String {
+    let named = user.map_or_else(|| "steadfast root".to_owned(), |name| format!("steadfast user {name}"));
+    hex::encode(Sha256::digest(named))
+}
 
 /// Who makes a request. The root identity is not among them: no policy binds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

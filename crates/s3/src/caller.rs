@@ -69,16 +69,28 @@ pub(crate) struct Caller {
     pub(crate) link: ClientLink,
     /// Whether the caller must not learn that a key does not exist.
     absence_hidden: AtomicBool,
+    /// Whether the judge looked at an object itself: its tags, or its access control list.
+    object_judged: AtomicBool,
 }
 
 impl Caller {
     pub(crate) fn new(identity: Identity, link: ClientLink) -> Self {
-        Self { identity, link, absence_hidden: AtomicBool::new(false) }
+        Self { identity, link, absence_hidden: AtomicBool::new(false), object_judged: AtomicBool::new(false) }
     }
 
     /// Answers `AccessDenied` in place of `NoSuchKey`: the caller may not list the bucket.
     pub(crate) fn hide_absence(&self) {
         self.absence_hidden.store(true, Relaxed);
+    }
+
+    /// The judge looks at an object itself.
+    pub(crate) fn object_is_judged(&self) {
+        self.object_judged.store(true, Relaxed);
+    }
+
+    /// Whether the judge looked at an object itself.
+    pub(crate) fn was_object_judged(&self) -> bool {
+        self.object_judged.load(Relaxed)
     }
 
     pub(crate) fn absence_is_hidden(&self) -> bool {

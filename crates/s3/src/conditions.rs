@@ -180,7 +180,7 @@ pub(crate) static EXPECTED_OWNERS: [HeaderName; 2] = [
 ];
 static DURABILITY: HeaderName = HeaderName::from_static("x-steadfast-durability");
 
-/// The error for an expected owner other than [`OWNER`], which owns everything.
+/// The error for another expected owner than the one that owns everything.
 pub(crate) fn another_owner() -> S3Error {
     s3_error!(AccessDenied, "The bucket is not owned by the account that you expect.")
 }

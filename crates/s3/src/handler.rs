@@ -1,10 +1,11 @@
 //! State and helpers that all operations share.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use s3s::dto::Owner;
 use s3s::{S3Request, S3Result, s3_error};
+use steadfast_access::{ACCOUNT, canonical_id};
 use steadfast_flow::Env;
 use steadfast_store::{BucketDocument, Store};
 
@@ -84,10 +85,16 @@ pub(crate) fn durable_header(durable: bool) -> HeaderMap {
     headers
 }
 
-/// The identifier of the owner of all buckets and objects.
-pub(crate) const OWNER: &str = "steadfast";
+/// The name of the owner of all buckets and objects.
+const OWNER: &str = "steadfast";
+static OWNER_ID: LazyLock<String> = LazyLock::new(|| canonical_id(None));
 
-/// The owner of all buckets and objects.
+/// The owner of all buckets and objects: the root identity.
 pub(crate) fn owner() -> Owner {
-    Owner { display_name: Some(OWNER.into()), id: Some(OWNER.into()) }
+    Owner { display_name: Some(OWNER.into()), id: Some(OWNER_ID.clone()) }
+}
+
+/// Whether a client that expects this owner of a bucket is right. SDKs name the account.
+pub(crate) fn is_owner(expected: &str) -> bool {
+    expected == ACCOUNT || expected == OWNER
 }

@@ -10,7 +10,9 @@ use steadfast_flow::{BoxFuture, Stage, stages};
 use crate::caller::Caller;
 use crate::context::RequestContext;
 use crate::handler::Handler;
-use crate::ops::{acl, buckets, copy, delete, list, notifications, policy, read, tags, unset, uploads, write};
+use crate::ops::{
+    acl, buckets, copy, delete, list, notifications, ownership, policy, read, tags, unset, uploads, write,
+};
 use crate::rights::{Needed, denied};
 use crate::served::{Conditions, RESPONSE, Served};
 
@@ -208,8 +210,10 @@ operations! {
         Served::new("PutPublicAccessBlock", &["publicAccessBlock"], Needed::bucket("PutBucketPublicAccessBlock").of_account()).with_xml(SMALL).with_origin();
     get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput = policy::get_block,
         Served::new("GetPublicAccessBlock", &["publicAccessBlock"], Needed::bucket("GetBucketPublicAccessBlock").of_account()).with_origin();
-    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput = unset::ownership_controls,
-        Served::new("GetBucketOwnershipControls", &["ownershipControls"], Needed::bucket("GetBucketOwnershipControls")).with_origin();
+    put_bucket_ownership_controls(PutBucketOwnershipControlsInput) -> PutBucketOwnershipControlsOutput = ownership::put,
+        Served::new("PutBucketOwnershipControls", &["ownershipControls"], Needed::bucket("PutBucketOwnershipControls").of_account()).with_xml(SMALL).with_origin();
+    get_bucket_ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput = ownership::get,
+        Served::new("GetBucketOwnershipControls", &["ownershipControls"], Needed::bucket("GetBucketOwnershipControls").of_account()).with_origin();
     get_bucket_analytics_configuration(GetBucketAnalyticsConfigurationInput) -> GetBucketAnalyticsConfigurationOutput = unset::analytics,
         Served::new("GetBucketAnalyticsConfiguration", &["analytics", "id"], Needed::bucket("GetAnalyticsConfiguration")).with_origin();
     get_bucket_intelligent_tiering_configuration(GetBucketIntelligentTieringConfigurationInput) -> GetBucketIntelligentTieringConfigurationOutput = unset::intelligent_tiering,
@@ -252,8 +256,8 @@ operations! {
         Served::new("DeleteBucketReplication", &["replication"], Needed::bucket("PutReplicationConfiguration"));
     delete_public_access_block(DeletePublicAccessBlockInput) -> DeletePublicAccessBlockOutput = policy::delete_block,
         Served::new("DeletePublicAccessBlock", &["publicAccessBlock"], Needed::bucket("PutBucketPublicAccessBlock").of_account()).with_origin();
-    delete_bucket_ownership_controls(DeleteBucketOwnershipControlsInput) -> DeleteBucketOwnershipControlsOutput = unset::delete_ownership_controls,
-        Served::new("DeleteBucketOwnershipControls", &["ownershipControls"], Needed::bucket("PutBucketOwnershipControls"));
+    delete_bucket_ownership_controls(DeleteBucketOwnershipControlsInput) -> DeleteBucketOwnershipControlsOutput = ownership::delete,
+        Served::new("DeleteBucketOwnershipControls", &["ownershipControls"], Needed::bucket("PutBucketOwnershipControls").of_account()).with_origin();
 }
 
 /// The names of the served operations.
@@ -279,9 +283,6 @@ pub(crate) fn find(operation: &str) -> S3Result<&'static Served> {
 /// What to use in place of an operation that is not served.
 fn reason(operation: &str) -> &'static str {
     match operation {
-        "PutBucketOwnershipControls" => {
-            " The owner of a bucket owns its objects; a bucket policy lets others read them."
-        }
         "PutBucketCors" => " The setting s3.allowed_origins is for all buckets.",
         "PutBucketVersioning" | "PutObjectLockConfiguration" | "PutObjectRetention" | "PutObjectLegalHold" => {
             " An object has one version, which can be changed; `steadfast snapshot` keeps older states."

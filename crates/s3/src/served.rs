@@ -6,7 +6,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::conditions::{EXPECTED_OWNERS, another_owner};
 use crate::error::invalid_argument;
-use crate::handler::OWNER;
+use crate::handler::is_owner;
 use crate::rights::Needed;
 use crate::signed::{is_presigned, is_presigned_v2};
 
@@ -74,10 +74,10 @@ impl Served {
     ///
     /// # Errors
     /// `NotImplemented`; `InvalidArgument` for an empty condition, as from an unset variable of a
-    /// client; and `AccessDenied` for an expected owner other than [`OWNER`].
+    /// client; and `AccessDenied` for another [expected owner](is_owner).
     pub(crate) fn refuse_ignored(&self, method: &Method, headers: &HeaderMap) -> S3Result<()> {
         for name in &EXPECTED_OWNERS {
-            if headers.get(name).is_some_and(|expected| expected != OWNER) {
+            if headers.get(name).is_some_and(|expected| !expected.to_str().is_ok_and(is_owner)) {
                 return Err(another_owner());
             }
         }
@@ -114,8 +114,8 @@ impl Served {
     /// later has none.
     ///
     /// # Errors
-    /// `NotImplemented`; `InvalidArgument` for what S3 refuses so; `AccessDenied` for an expected
-    /// owner other than [`OWNER`].
+    /// `NotImplemented`; `InvalidArgument` for what S3 refuses so; `AccessDenied` for another
+    /// [expected owner](is_owner).
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let reads = *method == Method::GET || *method == Method::HEAD;
         let (presigned, v2) = (is_presigned(query), is_presigned_v2(query));
@@ -124,7 +124,7 @@ impl Served {
             // into headers.
             let of_sdk = starts_with(&name, "x-");
             if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner.as_str())) {
-                match value == OWNER {
+                match is_owner(&value) {
                     true => continue,
                     false => return Err(another_owner()),
                 }

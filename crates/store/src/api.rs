@@ -47,11 +47,26 @@ pub const WEAK_ETAG: &str = "steadfast-weak-etag";
 pub const CACHED: &str = "steadfast-cached";
 /// Prefix of the names in [`Attributes::system`] that the server keeps for itself.
 const OWN_PREFIX: &str = "steadfast-";
+/// Name in [`Attributes::system`] of the object's access control list, in the front end's form.
+const ACL: &str = "steadfast-acl";
 
 impl Attributes {
     /// Removes the marks of the edge: a client has written the object, so the edge must keep it.
     pub fn forget_origin(&mut self) {
-        self.system.retain(|name, _| !name.starts_with(OWN_PREFIX));
+        self.system.retain(|name, _| name == ACL || !name.starts_with(OWN_PREFIX));
+    }
+
+    /// The access control list, in the front end's form; `None`: the front end's default.
+    pub fn acl(&self) -> Option<&str> {
+        self.system.get(ACL).map(String::as_str)
+    }
+
+    /// Sets the access control list.
+    pub fn set_acl(&mut self, acl: Option<String>) {
+        match acl {
+            Some(acl) => _ = self.system.insert(ACL.to_owned(), acl),
+            None => _ = self.system.remove(ACL),
+        }
     }
 }
 

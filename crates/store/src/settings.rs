@@ -11,6 +11,10 @@ use crate::events::Notifications;
 /// not read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BucketDocument {
+    /// Its access control list.
+    Acl,
+    /// Whether its lists and those of its objects count.
+    Ownership,
     /// What the bucket's policy allows and denies.
     Policy,
     /// Which public access is blocked, whatever a policy allows.
@@ -21,11 +25,13 @@ pub enum BucketDocument {
 
 impl BucketDocument {
     /// All documents that this build knows.
-    pub const ALL: [Self; 3] = [Self::Policy, Self::PublicAccessBlock, Self::Tagging];
+    pub const ALL: [Self; 5] = [Self::Acl, Self::Ownership, Self::Policy, Self::PublicAccessBlock, Self::Tagging];
 
     /// The name in records and exports.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Acl => "acl",
+            Self::Ownership => "ownership",
             Self::Policy => "policy",
             Self::PublicAccessBlock => "public-access-block",
             Self::Tagging => "tagging",

@@ -70,6 +70,7 @@ impl SigningKey {
 /// A user that was read, and what it was read from.
 struct KnownUser {
     text: Arc<str>,
+    canonical_id: String,
     keys: Vec<(String, Arc<SigningKey>)>,
 }
 
@@ -80,6 +81,7 @@ pub(crate) struct Directory {
     texts: Arc<UserTexts>,
     users: BTreeMap<String, Arc<KnownUser>>,
     by_access_key: HashMap<String, Arc<SigningKey>>,
+    by_canonical_id: HashMap<String, String>,
 }
 
 impl fmt::Debug for Directory {
@@ -107,6 +109,7 @@ impl Directory {
                 None => Arc::new(KnownUser::read(name, text, seal)?),
             };
             next.by_access_key.extend(user.keys.iter().cloned());
+            next.by_canonical_id.insert(user.canonical_id.clone(), name.clone());
             next.users.insert(name.clone(), user);
         }
         Ok(next)
@@ -115,6 +118,11 @@ impl Directory {
     /// The key of this access key.
     pub(crate) fn key(&self, access_key: &str) -> Option<&Arc<SigningKey>> {
         self.by_access_key.get(access_key)
+    }
+
+    /// The name of the user of this canonical id.
+    pub(crate) fn name_of(&self, canonical_id: &str) -> Option<&str> {
+        self.by_canonical_id.get(canonical_id).map(String::as_str)
     }
 
     /// Whether there is a user of this name.
@@ -143,6 +151,7 @@ impl KnownUser {
             };
             (access_key.clone(), Arc::new(key))
         };
-        Ok(Self { text: text.clone(), keys: user.keys.iter().map(key).collect() })
+        let canonical_id = steadfast_access::canonical_id(Some(name));
+        Ok(Self { text: text.clone(), canonical_id, keys: user.keys.iter().map(key).collect() })
     }
 }

@@ -100,6 +100,7 @@ impl User {
             "created_ms": self.created_ms,
             "grants": self.permissions.grants,
             "policy": policy.map(|text| serde_json::from_str::<Value>(text).unwrap_or_default()),
+            "canonical_id": steadfast_access::canonical_id(Some(name)),
             "keys": keys,
         })
     }

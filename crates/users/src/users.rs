@@ -106,6 +106,14 @@ impl Users {
         Ok(self.directory()?.has(name))
     }
 
+    /// The name of the user of a canonical id, which [`steadfast_access::canonical_id`] makes.
+    ///
+    /// # Errors
+    /// Those of [`steadfast_store::StoreUsers::all`].
+    pub fn name_of(&self, canonical_id: &str) -> Result<Option<String>, StoreError> {
+        Ok(self.directory()?.name_of(canonical_id).map(str::to_owned))
+    }
+
     /// The users as they are now.
     fn directory(&self) -> Result<Arc<Directory>, StoreError> {
         let texts = self.0.store.users().all()?;

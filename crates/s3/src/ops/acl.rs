@@ -1,164 +1,229 @@
-//! Access control lists. Keys and policies decide who may do what; a list that says what is true
-//! anyway is accepted without effect.
+//! Access control lists of buckets and objects: read from requests, set, and answered.
 
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use steadfast_access::{ACL_GRANTS_MAX, AccessList, AclPermission, Grantee as Grantees, canonical_id};
+use steadfast_store::{BucketDocument, Condition, StoreError};
 
 use crate::conditions::only_null_version;
-use crate::error::{invalid_request, store_error};
-use crate::handler::{Handler, OWNER, owner};
+use crate::error::{invalid_argument, invalid_request, store_error};
+use crate::handler::{Handler, context, durable_header, owner, request_parts};
+use crate::rights::{BucketLists, action, denied};
 
 /// The group of all clients, also those without a key.
 const EVERYONE: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
+/// The group of all users.
+const AUTHENTICATED: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
+/// The group of what writes access logs in S3.
+const LOG_DELIVERY: &str = "http://acs.amazonaws.com/groups/s3/LogDelivery";
 
-/// One whom a grant names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Receiver {
-    Owner,
-    Everyone,
-    Another,
+const PUT_LIST: steadfast_access::S3Action = action("PutObjectAcl");
+const PUT_VERSION_LIST: steadfast_access::S3Action = action("PutObjectVersionAcl");
+
+/// An access control list as a request gives it, in one of three ways.
+pub(crate) struct GivenList<'a> {
+    /// Its name in the header `x-amz-acl`.
+    pub(crate) canned: Option<&'a str>,
+    /// The headers `x-amz-grant-*`: `id="..."`, `uri="..."`.
+    pub(crate) headers: [(AclPermission, Option<&'a String>); 5],
+    /// The body.
+    pub(crate) body: Option<&'a AccessControlPolicy>,
 }
 
-/// The grants of a list, as far as they matter here.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Grants {
-    owner: bool,
-    everyone_reads: bool,
-    /// Whether anyone gets a right that no setting can give.
-    others: bool,
+/// The list of the headers of an input. One of a bucket has a fifth.
+macro_rules! given_list {
+    ($input:expr, $write:expr) => {
+        $crate::ops::acl::GivenList {
+            canned: $input.acl.as_ref().map(|acl| acl.as_str()),
+            headers: [
+                (steadfast_access::AclPermission::FullControl, $input.grant_full_control.as_ref()),
+                (steadfast_access::AclPermission::Read, $input.grant_read.as_ref()),
+                (steadfast_access::AclPermission::Write, $write),
+                (steadfast_access::AclPermission::ReadAcp, $input.grant_read_acp.as_ref()),
+                (steadfast_access::AclPermission::WriteAcp, $input.grant_write_acp.as_ref()),
+            ],
+            body: None,
+        }
+    };
+    ($input:expr) => {
+        $crate::ops::acl::given_list!($input, None)
+    };
+}
+pub(crate) use given_list;
+
+fn malformed(why: &str) -> S3Error {
+    s3_error!(MalformedACLError, "The ACL that you provided was not well formed: {why}")
 }
 
-impl Grants {
-    fn add(&mut self, receiver: Receiver, permission: &str) {
-        match (receiver, permission) {
-            (Receiver::Owner, _) => self.owner = true,
-            (Receiver::Everyone, Permission::READ) => self.everyone_reads = true,
-            _ => self.others = true,
-        }
-    }
-
-    fn canned(name: &str) -> Self {
-        let reads = name == ObjectCannedACL::PUBLIC_READ;
-        // The owner of an object is that of its bucket.
-        let owner_only = matches!(
-            name,
-            ObjectCannedACL::PRIVATE | ObjectCannedACL::BUCKET_OWNER_FULL_CONTROL | ObjectCannedACL::BUCKET_OWNER_READ
-        );
-        Self { owner: true, everyone_reads: reads, others: !reads && !owner_only }
-    }
-
-    fn of_policy(policy: &AccessControlPolicy) -> Self {
-        let mut this = Self::default();
-        for grant in policy.grants.iter().flatten() {
-            let receiver = match &grant.grantee {
-                Some(Grantee { id: Some(id), .. }) if id == OWNER => Receiver::Owner,
-                Some(Grantee { uri: Some(uri), .. }) if uri == EVERYONE => Receiver::Everyone,
-                _ => Receiver::Another,
-            };
-            this.add(receiver, grant.permission.as_ref().map_or("", Permission::as_str));
-        }
-        let another = |owner: &Owner| owner.id.as_ref().is_some_and(|id| id != OWNER);
-        this.others |= policy.owner.as_ref().is_some_and(another);
-        this
-    }
-
-    /// Reads the headers `x-amz-grant-*`: `id="..."`, `uri="..."`, `emailAddress="..."`.
-    fn of_headers(headers: &[(&str, Option<&String>)]) -> Option<Self> {
-        let mut this = None;
-        for (permission, value) in headers {
-            for grantee in value.iter().flat_map(|value| value.split(',')) {
-                let receiver = match grantee.trim().split_once('=').map(|(kind, name)| (kind, name.trim_matches('"'))) {
-                    Some(("id", OWNER)) => Receiver::Owner,
-                    Some(("uri", EVERYONE)) => Receiver::Everyone,
-                    _ => Receiver::Another,
-                };
-                this.get_or_insert_with(Self::default).add(receiver, permission);
-            }
-        }
-        this
-    }
-
-    /// The grants that a request sets, which it may give in one of three ways.
+impl GivenList<'_> {
+    /// The list; `None`: the request gives none.
     ///
     /// # Errors
-    /// `MissingSecurityHeader`, `UnexpectedContent`, `InvalidRequest`.
-    fn read(canned: Option<&str>, headers: Option<Self>, policy: Option<&AccessControlPolicy>) -> S3Result<Self> {
-        match (canned, headers, policy) {
-            (Some(name), None, None) => Ok(Self::canned(name)),
-            (None, Some(grants), None) => Ok(grants),
-            (None, None, Some(policy)) => Ok(Self::of_policy(policy)),
-            (None, None, None) => {
-                Err(s3_error!(MissingSecurityHeader, "Your request was missing a required header: x-amz-acl"))
-            }
-            (Some(_), Some(_), _) => {
-                Err(invalid_request("Specifying both Canned ACLs and Header Grants is not allowed"))
-            }
+    /// `InvalidArgument`, `InvalidRequest`, `MalformedACLError`, `NotImplemented`,
+    /// `UnexpectedContent`, `UnresolvableGrantByEmailAddress`, `AccessDenied` for another owner;
+    /// those of reading the users.
+    fn read(&self, handler: &Handler) -> S3Result<Option<AccessList>> {
+        let by_headers = self.headers.iter().any(|(_, value)| value.is_some());
+        match (self.canned, by_headers, self.body) {
+            (None, false, None) => Ok(None),
+            (Some(name), false, None) => canned(name).map(Some),
+            (None, true, None) => self.of_headers(handler).map(Some),
+            (None, false, Some(body)) => of_body(handler, body).map(Some),
+            (Some(_), true, _) => Err(invalid_request("Specifying both Canned ACLs and Header Grants is not allowed")),
             _ => Err(s3_error!(UnexpectedContent, "This request does not support content")),
         }
     }
 
-    /// # Errors
-    /// `NotImplemented` unless the grants are those that hold anyway.
-    fn check(self, everyone_reads: bool) -> S3Result<()> {
-        if !self.others && self.everyone_reads == everyone_reads && (self.owner || self.everyone_reads) {
-            return Ok(());
+    fn of_headers(&self, handler: &Handler) -> S3Result<AccessList> {
+        let mut grants = Vec::new();
+        for (permission, value) in &self.headers {
+            for named in value.iter().flat_map(|value| value.split(',')) {
+                let (kind, name) = named.trim().split_once('=').map_or(("", ""), |(kind, name)| (kind.trim(), name));
+                let name = name.trim().trim_matches('"');
+                let grantee = match kind {
+                    _ if kind.eq_ignore_ascii_case("id") => of_id(handler, name)?,
+                    _ if kind.eq_ignore_ascii_case("uri") => of_group(name)?,
+                    _ if kind.eq_ignore_ascii_case("emailAddress") => return Err(no_addresses()),
+                    _ => return Err(invalid_argument("Argument format not recognized")),
+                };
+                grants.push((grantee, *permission));
+            }
         }
-        let holds = if everyone_reads { "anyone may read the objects of this bucket" } else { "only keys give access" };
-        Err(S3Error::with_message(
-            S3ErrorCode::NotImplemented,
-            format!(
-                "An ACL cannot change access: {holds}. A bucket policy, or the setting s3.public_read, lets anyone read objects."
-            ),
-        ))
+        list_of(grants)
     }
 }
 
-macro_rules! grant_headers {
-    ($input:expr) => {
-        Grants::of_headers(&[
-            (Permission::FULL_CONTROL, $input.grant_full_control.as_ref()),
-            (Permission::READ, $input.grant_read.as_ref()),
-            (Permission::READ_ACP, $input.grant_read_acp.as_ref()),
-            (Permission::WRITE, $input.grant_write.as_ref()),
-            (Permission::WRITE_ACP, $input.grant_write_acp.as_ref()),
-        ])
+/// # Errors
+/// `MalformedACLError` for too many grants.
+fn list_of(grants: Vec<(Grantees, AclPermission)>) -> S3Result<AccessList> {
+    if grants.len() > ACL_GRANTS_MAX {
+        return Err(malformed(&format!("it has more than {ACL_GRANTS_MAX} grants")));
+    }
+    Ok(AccessList::new(grants))
+}
+
+/// The list that S3 gives a name.
+fn canned(name: &str) -> S3Result<AccessList> {
+    let further: &[(Grantees, AclPermission)] = match name {
+        // The owner of an object is that of its bucket.
+        ObjectCannedACL::PRIVATE | ObjectCannedACL::BUCKET_OWNER_FULL_CONTROL | ObjectCannedACL::BUCKET_OWNER_READ => {
+            &[]
+        }
+        ObjectCannedACL::PUBLIC_READ => &[(Grantees::Everyone, AclPermission::Read)],
+        ObjectCannedACL::PUBLIC_READ_WRITE => {
+            &[(Grantees::Everyone, AclPermission::Read), (Grantees::Everyone, AclPermission::Write)]
+        }
+        ObjectCannedACL::AUTHENTICATED_READ => &[(Grantees::Authenticated, AclPermission::Read)],
+        "log-delivery-write" | ObjectCannedACL::AWS_EXEC_READ => {
+            return Err(s3_error!(NotImplemented, "The canned ACL {name} gives access to a service of AWS."));
+        }
+        _ => return Err(invalid_argument(format!("The canned ACL {name:.64?} does not exist."))),
     };
+    let owner = (Grantees::Owner, AclPermission::FullControl);
+    Ok(AccessList::new(std::iter::once(&owner).chain(further).cloned().collect()))
 }
 
-/// The grants of the owner, and of everyone to read.
-fn listed(everyone_reads: bool) -> Vec<Grant> {
-    let grant =
-        |grantee, permission| Grant { grantee: Some(grantee), permission: Some(Permission::from_static(permission)) };
-    let mut grants = vec![grant(
-        Grantee {
-            display_name: Some(OWNER.into()),
-            email_address: None,
-            id: Some(OWNER.into()),
-            type_: Type::from_static(Type::CANONICAL_USER),
-            uri: None,
-        },
-        Permission::FULL_CONTROL,
-    )];
-    if everyone_reads {
-        let everyone = Grantee {
-            display_name: None,
-            email_address: None,
-            id: None,
-            type_: Type::from_static(Type::GROUP),
-            uri: Some(EVERYONE.into()),
-        };
-        grants.push(grant(everyone, Permission::READ));
+fn of_body(handler: &Handler, body: &AccessControlPolicy) -> S3Result<AccessList> {
+    let another = |owner: &Owner| owner.id.as_ref().is_some_and(|id| *id != canonical_id(None));
+    if body.owner.as_ref().is_some_and(another) {
+        return Err(denied());
     }
-    grants
+    let mut grants = Vec::new();
+    for grant in body.grants.iter().flatten() {
+        let named = grant.permission.as_ref().map_or("", Permission::as_str);
+        let permission = AclPermission::ALL.into_iter().find(|permission| permission.name() == named);
+        let permission = permission.ok_or_else(|| malformed("a grant has no permission of S3"))?;
+        let grantee = match &grant.grantee {
+            Some(Grantee { uri: Some(uri), .. }) => of_group(uri)?,
+            Some(Grantee { id: Some(id), .. }) => of_id(handler, id)?,
+            Some(Grantee { email_address: Some(_), .. }) => return Err(no_addresses()),
+            _ => return Err(malformed("a grant has no grantee")),
+        };
+        grants.push((grantee, permission));
+    }
+    list_of(grants)
+}
+
+fn no_addresses() -> S3Error {
+    s3_error!(UnresolvableGrantByEmailAddress, "The e-mail address you provided does not match any account on record.")
+}
+
+fn of_group(uri: &str) -> S3Result<Grantees> {
+    match uri {
+        EVERYONE => Ok(Grantees::Everyone),
+        AUTHENTICATED => Ok(Grantees::Authenticated),
+        LOG_DELIVERY => Err(s3_error!(NotImplemented, "The server writes no access logs to buckets.")),
+        _ => Err(invalid_argument("Invalid group uri")),
+    }
+}
+
+fn of_id(handler: &Handler, id: &str) -> S3Result<Grantees> {
+    if id == canonical_id(None) {
+        return Ok(Grantees::Owner);
+    }
+    let user = handler.options.users.as_ref().map_or(Ok(None), |users| users.name_of(id)).map_err(store_error)?;
+    user.map(Grantees::User).ok_or_else(|| invalid_argument("Invalid id"))
+}
+
+/// A list as S3 answers it.
+fn answered(list: &AccessList) -> Vec<Grant> {
+    let user = |id: String, name: Option<String>| Grantee {
+        display_name: name,
+        email_address: None,
+        id: Some(id),
+        type_: Type::from_static(Type::CANONICAL_USER),
+        uri: None,
+    };
+    let group = |uri: &str| Grantee {
+        display_name: None,
+        email_address: None,
+        id: None,
+        type_: Type::from_static(Type::GROUP),
+        uri: Some(uri.to_owned()),
+    };
+    let grant = |(grantee, permission): &(Grantees, AclPermission)| Grant {
+        grantee: Some(match grantee {
+            Grantees::Owner => user(canonical_id(None), owner().display_name),
+            Grantees::Everyone => group(EVERYONE),
+            Grantees::Authenticated => group(AUTHENTICATED),
+            Grantees::User(name) => user(canonical_id(Some(name)), Some(name.clone())),
+        }),
+        permission: Some(Permission::from_static(permission.name())),
+    };
+    list.grants().iter().map(grant).collect()
+}
+
+/// The list that a write gives its object, in the store's form.
+///
+/// # Errors
+/// Those of [`GivenList`]; those of setting a list on the bucket's objects.
+pub(crate) fn of_write(handler: &Handler, bucket: &str, given: &GivenList<'_>) -> S3Result<Option<String>> {
+    let Some(list) = given.read(handler)? else { return Ok(None) };
+    let settings = handler.store.buckets().settings(bucket).map_err(store_error)?;
+    BucketLists::of(&settings)?.check(&list, given.canned)?;
+    Ok(list.text())
+}
+
+/// The list that CreateBucket gives its bucket.
+///
+/// # Errors
+/// Those of [`GivenList`].
+pub(crate) fn of_new_bucket(handler: &Handler, given: &GivenList<'_>) -> S3Result<AccessList> {
+    Ok(given.read(handler)?.unwrap_or_default())
+}
+
+fn missing() -> S3Error {
+    s3_error!(MissingSecurityHeader, "Your request was missing a required header: x-amz-acl")
 }
 
 pub(crate) async fn of_bucket(
     handler: &Handler,
     req: S3Request<GetBucketAclInput>,
 ) -> S3Result<S3Response<GetBucketAclOutput>> {
-    handler.store.buckets().get(&req.input.bucket).map_err(store_error)?;
-    // That of a bucket is about listings, which always need a key.
-    Ok(S3Response::new(GetBucketAclOutput { grants: Some(listed(false)), owner: Some(owner()) }))
+    let settings = handler.store.buckets().settings(&req.input.bucket).map_err(store_error)?;
+    let lists = BucketLists::of(&settings)?;
+    let list = if lists.disabled { AccessList::default() } else { lists.own };
+    Ok(S3Response::new(GetBucketAclOutput { grants: Some(answered(&list)), owner: Some(owner()) }))
 }
 
 pub(crate) async fn put_of_bucket(
@@ -166,9 +231,12 @@ pub(crate) async fn put_of_bucket(
     req: S3Request<PutBucketAclInput>,
 ) -> S3Result<S3Response<PutBucketAclOutput>> {
     let input = req.input;
-    handler.store.buckets().get(&input.bucket).map_err(store_error)?;
-    let canned = input.acl.as_ref().map(BucketCannedACL::as_str);
-    Grants::read(canned, grant_headers!(input), input.access_control_policy.as_ref())?.check(false)?;
+    let settings = handler.store.buckets().settings(&input.bucket).map_err(store_error)?;
+    let given =
+        GivenList { body: input.access_control_policy.as_ref(), ..given_list!(input, input.grant_write.as_ref()) };
+    let list = given.read(handler)?.ok_or_else(missing)?;
+    BucketLists::of(&settings)?.check(&list, given.canned)?;
+    handler.set_document(&input.bucket, BucketDocument::Acl, list.text()).await?;
     Ok(S3Response::new(PutBucketAclOutput::default()))
 }
 
@@ -176,11 +244,13 @@ pub(crate) async fn of_object(
     handler: &Handler,
     req: S3Request<GetObjectAclInput>,
 ) -> S3Result<S3Response<GetObjectAclOutput>> {
-    only_null_version(req.input.version_id.as_deref())?;
-    handler.store.at(&req.input.bucket, &req.input.key).info().map_err(store_error)?;
-    let public = handler.options.public_read.contains(&req.input.bucket);
+    let input = req.input;
+    only_null_version(input.version_id.as_deref())?;
+    let settings = handler.store.buckets().settings(&input.bucket).map_err(store_error)?;
+    let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+    let list = BucketLists::of(&settings)?.of_object(&info.attributes)?;
     Ok(S3Response::new(GetObjectAclOutput {
-        grants: Some(listed(public)),
+        grants: Some(answered(&list)),
         owner: Some(owner()),
         ..GetObjectAclOutput::default()
     }))
@@ -190,66 +260,32 @@ pub(crate) async fn put_of_object(
     handler: &Handler,
     req: S3Request<PutObjectAclInput>,
 ) -> S3Result<S3Response<PutObjectAclOutput>> {
+    let context = context(&req);
+    let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
-    let canned = input.acl.as_ref().map(ObjectCannedACL::as_str);
-    let grants = Grants::read(canned, grant_headers!(input), input.access_control_policy.as_ref())?;
-    grants.check(handler.options.public_read.contains(&input.bucket))?;
-    Ok(S3Response::new(PutObjectAclOutput::default()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holds(grants: Grants, public: bool) -> bool {
-        grants.check(public).is_ok()
-    }
-
-    #[test]
-    fn only_what_is_true_anyway_is_accepted() {
-        for name in ["private", "bucket-owner-full-control", "bucket-owner-read"] {
-            assert!(holds(Grants::canned(name), false), "{name}");
-            assert!(!holds(Grants::canned(name), true), "{name}: anyone reads the bucket's objects");
+    let settings = handler.store.buckets().settings(&input.bucket).map_err(store_error)?;
+    let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+    let given =
+        GivenList { body: input.access_control_policy.as_ref(), ..given_list!(input, input.grant_write.as_ref()) };
+    let list = given.read(handler)?.ok_or_else(missing)?;
+    BucketLists::of(&settings)?.check(&list, given.canned)?;
+    // Another request may have replaced the object whose own list allows this.
+    let condition = match parts.caller.was_object_judged() {
+        true => {
+            let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
+            handler.judge.check_opened((PUT_LIST, PUT_VERSION_LIST), facts, &info.attributes)?;
+            Condition::Matches(info.attributes.etag)
         }
-        assert!(holds(Grants::canned("public-read"), true));
-        for name in ["public-read-write", "authenticated-read", "aws-exec-read", "log-delivery-write", "Private", ""] {
-            assert!(!holds(Grants::canned(name), false) && !holds(Grants::canned(name), true), "{name}");
-        }
-        assert!(!holds(Grants::canned("public-read"), false));
-        assert!(!holds(Grants::default(), false), "a list without a grant takes the owner's access away");
-    }
-
-    #[test]
-    fn the_answered_list_is_accepted() {
-        for public in [false, true] {
-            let policy = AccessControlPolicy { grants: Some(listed(public)), owner: Some(owner()) };
-            assert!(holds(Grants::of_policy(&policy), public));
-            assert!(!holds(Grants::of_policy(&policy), !public));
-            let given = AccessControlPolicy {
-                owner: Some(Owner { display_name: None, id: Some("another".into()) }),
-                ..policy.clone()
-            };
-            assert!(!holds(Grants::of_policy(&given), public), "another owner");
-        }
-    }
-
-    #[test]
-    fn grants_in_headers() {
-        let of = |permission, text: &str| Grants::of_headers(&[(permission, Some(&text.to_owned()))]).expect("grants");
-        assert!(holds(of(Permission::FULL_CONTROL, "id=\"steadfast\""), false));
-        assert!(holds(of(Permission::READ, &format!("id=steadfast, uri=\"{EVERYONE}\"")), true));
-        for (permission, text) in [
-            (Permission::WRITE, format!("uri=\"{EVERYONE}\"")),
-            (Permission::READ, "id=\"steadfast\", id=\"another\"".to_owned()),
-            (Permission::READ, "emailAddress=\"a@example.com\"".to_owned()),
-            (Permission::READ, "nonsense".to_owned()),
-        ] {
-            assert!(!holds(of(permission, &text), false) && !holds(of(permission, &text), true), "{text}");
-        }
-        assert_eq!(Grants::of_headers(&[(Permission::READ, None)]), None);
-        assert!(Grants::read(Some("private"), Some(Grants::default()), None).is_err());
-        assert!(Grants::read(None, None, None).is_err());
-    }
+        false => Condition::None,
+    };
+    let set = handler.store.at(&input.bucket, &input.key).set_acl(list.text(), condition).await;
+    let written = set.map_err(|error| match error {
+        StoreError::ConditionFailed => S3Error::with_message(
+            S3ErrorCode::OperationAborted,
+            "Another request replaced the object. Please try again.",
+        ),
+        error => store_error(error),
+    })?;
+    Ok(S3Response::with_headers(PutObjectAclOutput::default(), durable_header(written.durable)))
 }

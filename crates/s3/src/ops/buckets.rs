@@ -8,7 +8,9 @@ use crate::attributes::page_size;
 use crate::conditions::{durability, timestamp};
 use crate::error::{invalid_request, store_error};
 use crate::handler::{Handler, owner};
+use crate::ops::acl::{self, given_list};
 use crate::ops::tags::bucket_document;
+use crate::rights::Ownership;
 
 pub(crate) async fn create(
     handler: &Handler,
@@ -19,9 +21,17 @@ pub(crate) async fn create(
     if req.input.object_lock_enabled_for_bucket == Some(true) {
         return Err(invalid_request("Object Lock is not offered."));
     }
-    let name = req.input.bucket;
+    let input = req.input;
+    let list = acl::of_new_bucket(handler, &given_list!(input, input.grant_write.as_ref()))?;
+    let ownership = input.object_ownership.as_ref().map(|name| Ownership::parse(name.as_str())).transpose()?;
+    if let Some(ownership) = ownership {
+        ownership.check(&list)?;
+    }
+    let name = input.bucket;
     let mut settings = BucketSettings { durability, ..BucketSettings::default() };
-    let tags = req.input.create_bucket_configuration.and_then(|configuration| configuration.tags);
+    settings.set_document(BucketDocument::Acl, list.text());
+    settings.set_document(BucketDocument::Ownership, ownership.map(|ownership| ownership.name().to_owned()));
+    let tags = input.create_bucket_configuration.and_then(|configuration| configuration.tags);
     if let Some(tags) = tags.filter(|tags| !tags.is_empty()) {
         settings.set_document(BucketDocument::Tagging, Some(bucket_document(tags)?));
     }

@@ -15,6 +15,7 @@ use crate::conditions::{ReadConditions, durability, etag, header_condition, only
 use crate::context::RequestContext;
 use crate::error::{invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, context, durable_header, request_parts};
+use crate::ops::acl::{self, given_list};
 use crate::ops::write::{Intake, conditional_error, part_attributes, part_number};
 use crate::options::EtagKind;
 use crate::receive::{Received, Wanted, opaque_etag};
@@ -46,6 +47,13 @@ fn source<'a>(handler: &Handler, parts: RequestParts<'_>, source: &'a CopySource
         }
         _ => Err(invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey")),
     }
+}
+
+/// Judges the source again, by the object that was opened.
+fn judge_opened(handler: &Handler, parts: RequestParts<'_>, source: &CopySource, info: &ObjectInfo) -> S3Result<()> {
+    let CopySource::Bucket { bucket, key, version_id } = source else { return Ok(()) };
+    let facts = handler.judge.facts(parts, bucket, Some(key)).with_version(version_id.as_deref());
+    handler.judge.check_opened((GET_OBJECT, GET_VERSION), facts, &info.attributes)
 }
 
 /// Refuses a copy with the tags of its source, unless the caller may read and write them.
@@ -103,16 +111,20 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     }
     let conditions = source_conditions!(input);
     let given = described!(input).attributes()?;
+    let acl = acl::of_write(handler, &input.bucket, &given_list!(input))?;
     // The copy must take the object that was checked: one reader ensures it for another key, the
     // entity tag for the same key.
     for _ in 0..SELF_COPY_TRIES {
         // A reader reads a small object at once. A request that the index already refuses needs no
         // reader.
         if conditions.any() {
-            conditions.check_source(&handler.store.at(from.0, from.1).info().map_err(store_error)?)?;
+            let info = handler.store.at(from.0, from.1).info().map_err(store_error)?;
+            judge_opened(handler, parts, &input.copy_source, &info)?;
+            conditions.check_source(&info)?;
         }
         let reader = handler.store.at(from.0, from.1).reader().await.map_err(store_error)?;
         let info = reader.info().clone();
+        judge_opened(handler, parts, &input.copy_source, &info)?;
         conditions.check_source(&info)?;
         too_large(&info)?;
         let mut attributes = info.attributes.clone();
@@ -125,6 +137,8 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
             attributes.system.clone_from(&given.system);
             attributes.user.clone_from(&given.user);
         }
+        // A copy does not take the list of its source.
+        attributes.set_acl(acl.clone());
         if replace_tags {
             attributes.tags.clone_from(&given.tags);
         } else if !attributes.tags.is_empty() {
@@ -206,6 +220,7 @@ pub(crate) async fn copy_part(
     let upload = handler.store.at(bucket, key).upload(upload_id).info().map_err(store_error)?;
     let conditions = source_conditions!(input);
     let range_of = |info: &ObjectInfo| {
+        judge_opened(handler, parts, &input.copy_source, info)?;
         conditions.check_source(info)?;
         input.copy_source_range.as_deref().map_or(Ok(0..info.size), |text| part_range(text, info.size))
     };

@@ -6,6 +6,7 @@ pub(crate) mod copy;
 pub(crate) mod delete;
 pub(crate) mod list;
 pub(crate) mod notifications;
+pub(crate) mod ownership;
 pub(crate) mod policy;
 pub(crate) mod read;
 mod source;

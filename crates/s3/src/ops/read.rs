@@ -23,6 +23,8 @@ use crate::ops::write::{checksum_type, part_number};
 use crate::rights::{RequestFacts, action};
 
 const GET_TAGS: S3Action = action("GetObjectTagging");
+/// The action of a read, and that of a read of a version.
+const READ: (S3Action, S3Action) = (action("GetObject"), action("GetObjectVersion"));
 const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 
 /// The bytes of an object that a request selects.
@@ -119,9 +121,15 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     let conditions = read_conditions!(input);
     // A reader reads a small object at once. A request that the index already refuses needs no
     // reader. What came from an origin may be stale.
+    let judge_opened = |info: &ObjectInfo| {
+        let parts = request_parts(req.extensions.get(), &req.uri, &req.headers)?;
+        let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
+        handler.judge.check_opened(READ, facts, &info.attributes)
+    };
     let selects = conditions.any() || input.range.is_some() || input.part_number.is_some();
     if selects && handler.edge_of(&input.bucket).is_none() {
         let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+        judge_opened(&info)?;
         conditions.check(&info)?;
         if input.part_number.is_none() || info.part_count == 0 {
             select(info.size, &[], range(&req.headers, &info, &input.range), input.part_number)?;
@@ -132,6 +140,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
         let (source, headers) = Source::open(handler, &input.bucket, &input.key, &wanted).await?;
         let info = source.info().clone();
         // Another request may have replaced the object since the first check.
+        judge_opened(&info)?;
         conditions.check(&info)?;
         let selection = match &source {
             Source::Passed(passed) => {
@@ -232,11 +241,18 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let conditions = read_conditions!(input);
     let (HeadObject { mut info, has_length }, headers) =
         handler.describe(&input.bucket, &input.key, req.extensions.get()).await?;
+    let judge_opened = |info: &ObjectInfo| {
+        let parts = request_parts(req.extensions.get(), &req.uri, &req.headers)?;
+        let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
+        handler.judge.check_opened(READ, facts, &info.attributes)
+    };
+    judge_opened(&info)?;
     conditions.check(&info)?;
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {
         let reader = handler.store.at(&input.bucket, &input.key).reader().await.map_err(store_error)?;
         // Another request may have replaced the object since the first check.
+        judge_opened(reader.info())?;
         conditions.check(reader.info())?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
     }

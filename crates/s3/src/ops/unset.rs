@@ -45,7 +45,6 @@ absent! {
     encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput: "ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found";
     replication(GetBucketReplicationInput) -> GetBucketReplicationOutput: "ReplicationConfigurationNotFoundError", "The replication configuration was not found";
     object_lock(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput: "ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket";
-    ownership_controls(GetBucketOwnershipControlsInput) -> GetBucketOwnershipControlsOutput: "OwnershipControlsNotFoundError", "The bucket ownership controls were not found";
     analytics(GetBucketAnalyticsConfigurationInput) -> GetBucketAnalyticsConfigurationOutput: "NoSuchConfiguration", "The specified configuration does not exist.";
     intelligent_tiering(GetBucketIntelligentTieringConfigurationInput) -> GetBucketIntelligentTieringConfigurationOutput: "NoSuchConfiguration", "The specified configuration does not exist.";
     inventory(GetBucketInventoryConfigurationInput) -> GetBucketInventoryConfigurationOutput: "NoSuchConfiguration", "The specified configuration does not exist.";
@@ -60,7 +59,6 @@ empty! {
     delete_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput: NO_CONTENT;
     delete_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput: NO_CONTENT;
     delete_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput: NO_CONTENT;
-    delete_ownership_controls(DeleteBucketOwnershipControlsInput) -> DeleteBucketOwnershipControlsOutput: NO_CONTENT;
 }
 
 /// The lists of configurations with an identifier: empty and complete.

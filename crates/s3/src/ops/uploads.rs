@@ -16,6 +16,7 @@ use crate::checksum::{
 use crate::conditions::{durability, etag, header_condition, timestamp, write_condition};
 use crate::error::{invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, durable_header, owner};
+use crate::ops::acl::{self, given_list};
 use crate::ops::list::{Encoding, PAGE_MAX};
 use crate::ops::write::{checksum_type, conditional_error, part_number};
 use crate::receive::multipart_etag;
@@ -35,6 +36,7 @@ pub(crate) async fn create(
         ));
     }
     let mut attributes = described!(input).attributes()?;
+    attributes.set_acl(acl::of_write(handler, &input.bucket, &given_list!(input))?);
     let algorithm = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
     match (algorithm, &input.checksum_type) {
         (Some(algorithm), kind) => {

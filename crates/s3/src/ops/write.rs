@@ -14,6 +14,7 @@ use crate::conditions::{durability, etag, write_condition};
 use crate::context::RequestContext;
 use crate::error::{custom, invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, context, durable_header};
+use crate::ops::acl::{self, given_list};
 use crate::receive::{Received, Wanted, receive};
 
 /// A body and the claims to be checked against it.
@@ -82,6 +83,7 @@ pub(crate) async fn put(
         input.if_none_match.as_ref(),
     )?;
     let mut attributes = described!(input).attributes()?;
+    attributes.set_acl(acl::of_write(handler, &input.bucket, &given_list!(input))?);
     let wanted = handler.wanted(&req.headers, input.content_length)?;
     let (bucket, key) = (&input.bucket, &input.key);
     let writer = handler.store.at(bucket, key).writer(wanted.length()).await.map_err(store_error)?;

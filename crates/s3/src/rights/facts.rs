@@ -10,7 +10,7 @@ use s3s::S3Result;
 use s3s::dto::{CopySource, TimestampFormat};
 use steadfast_access::{Fact, Facts};
 use steadfast_flow::Env;
-use steadfast_store::{Store, StoreError};
+use steadfast_store::{Attributes, Store, StoreError};
 
 use crate::caller::Caller;
 use crate::conditions::timestamp;
@@ -23,7 +23,7 @@ use crate::rights::signature::SignatureFacts;
 const HEADER_BYTES_MAX: usize = 4 << 10;
 const QUERY_BYTES_MAX: usize = 16 << 10;
 
-static ACL: HeaderName = HeaderName::from_static("x-amz-acl");
+pub(crate) static ACL: HeaderName = HeaderName::from_static("x-amz-acl");
 static CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 static COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 static METADATA_DIRECTIVE: HeaderName = HeaderName::from_static("x-amz-metadata-directive");
@@ -141,7 +141,8 @@ pub(crate) struct RequestFacts<'a> {
     lists: bool,
     store: &'a Store,
     env: &'a Env,
-    object_tags: OnceCell<Result<BTreeMap<String, String>, StoreError>>,
+    /// The object; `None`: it does not exist.
+    object: OnceCell<Result<Option<Attributes>, StoreError>>,
 }
 
 impl<'a> RequestFacts<'a> {
@@ -152,7 +153,7 @@ impl<'a> RequestFacts<'a> {
         key: Option<&'a str>,
     ) -> Self {
         let version = key.and_then(|_| parts.version());
-        Self { parts, bucket, key, tags: None, version, lists: key.is_none(), store, env, object_tags: OnceCell::new() }
+        Self { parts, bucket, key, tags: None, version, lists: key.is_none(), store, env, object: OnceCell::new() }
     }
 
     /// The body of the request, or the source of a copy, names this version.
@@ -172,6 +173,12 @@ impl<'a> RequestFacts<'a> {
         self
     }
 
+    /// The object is this one.
+    pub(super) fn with_object(mut self, attributes: &Attributes) -> Self {
+        self.object = OnceCell::from(Ok(Some(attributes.clone())));
+        self
+    }
+
     /// The same request about its bucket, as if it listed the whole.
     pub(super) fn of_bucket(&self) -> Self {
         Self { lists: false, ..Self::new((self.store, self.env), self.parts, self.bucket, None) }
@@ -187,19 +194,24 @@ impl<'a> RequestFacts<'a> {
 
     /// Why a fact could not be found out. A decision without it counts for nothing.
     pub(super) fn failure(&mut self) -> Option<StoreError> {
-        self.object_tags.take().and_then(Result::err)
+        match self.object.get() {
+            Some(Err(_)) => self.object.take().and_then(Result::err),
+            _ => None,
+        }
     }
 
-    fn object_tags(&self) -> Option<&BTreeMap<String, String>> {
-        let tags = self.object_tags.get_or_init(|| {
+    /// The object; `None`: it does not exist, or cannot be found out.
+    pub(super) fn object(&self) -> Option<&Attributes> {
+        let object = self.object.get_or_init(|| {
+            self.parts.caller.object_is_judged();
             let key = self.key.unwrap_or_default();
             match self.store.at(self.bucket, key).info() {
-                Ok(info) => Ok(info.attributes.tags),
-                Err(StoreError::NoSuchKey | StoreError::NoSuchBucket) => Ok(BTreeMap::new()),
+                Ok(info) => Ok(Some(info.attributes)),
+                Err(StoreError::NoSuchKey | StoreError::NoSuchBucket) => Ok(None),
                 Err(error) => Err(error),
             }
         });
-        tags.as_ref().ok()
+        object.as_ref().ok()?.as_ref()
     }
 
     fn request_tags(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
@@ -235,7 +247,7 @@ impl Facts for RequestFacts<'_> {
             Fact::ServerSideEncryption => parts.header(&ENCRYPTION),
             Fact::StorageClass => parts.header(&STORAGE_CLASS),
             Fact::ExistingObjectTag(name) => {
-                self.object_tags().and_then(|tags| tags.get(name)).map(|value| value.as_str().into())
+                self.object().and_then(|object| object.tags.get(name)).map(|value| value.as_str().into())
             }
             Fact::RequestObjectTag(name) => {
                 return self

@@ -5,23 +5,28 @@ use std::collections::BTreeSet;
 use http::header::{HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use s3s::S3Result;
 use s3s::path::S3Path;
-use steadfast_access::{AccessRequest, Policy, Principal, S3Action, decide};
+use steadfast_access::{AccessDecision, AccessRequest, ListedPermission, Policy, Principal, S3Action, decide};
 use steadfast_flow::Env;
-use steadfast_store::Store;
+use steadfast_store::{Attributes, Store, StoreError};
 
 use crate::error::store_error;
 use crate::rights::denied;
-use crate::rights::facts::{RequestFacts, RequestParts, TAGGING};
+use crate::rights::facts::{ACL, RequestFacts, RequestParts, TAGGING};
 use crate::rights::needed::{Needed, ResourceKind, action};
 use crate::rights::rules::{BucketRules, RulesOfBuckets};
 
+const CREATE_BUCKET: S3Action = action("CreateBucket");
 const DELETE_OBJECT: S3Action = action("DeleteObject");
 const GET_OBJECT: S3Action = action("GetObject");
 const LIST_BUCKET: S3Action = action("ListBucket");
+const PUT_BUCKET_LIST: S3Action = action("PutBucketAcl");
+const PUT_LIST: S3Action = action("PutObjectAcl");
 const PUT_OBJECT: S3Action = action("PutObject");
+const PUT_OWNERSHIP: S3Action = action("PutBucketOwnershipControls");
 const PUT_TAGS: S3Action = action("PutObjectTagging");
 
-/// Decides by the policies of users and buckets. No policy binds the root identity.
+/// Decides by the policies of users and buckets, and by access control lists. None of them binds
+/// the root identity.
 pub(crate) struct Judge {
     store: Store,
     env: Env,
@@ -84,7 +89,9 @@ impl Judge {
             let restricted = rules.is_some_and(|rules| rules.restricted);
             let somewhere = |action| {
                 let policies = rules.into_iter().flat_map(|rules| &rules.policies);
-                caller.identity.policies().iter().chain(policies).any(|policy| policy.may_allow(principal, action))
+                let mut policies = caller.identity.policies().iter().chain(policies);
+                policies.any(|policy| policy.may_allow(principal, action))
+                    || rules.is_some_and(|rules| is_listed_on_bucket(rules, principal, action))
             };
             let open = !(restricted && principal == Principal::Anonymous);
             let mut actions = needed.actions(false).chain(needed.actions(true));
@@ -121,6 +128,23 @@ impl Judge {
         }
     }
 
+    /// Judges a request again, by the object that was opened: another request may have replaced
+    /// the one that was judged. The second action is the one on a version.
+    ///
+    /// # Errors
+    /// Those of [`Judge::check`].
+    pub(crate) fn check_opened(
+        &self,
+        (action, versioned): (S3Action, S3Action),
+        facts: RequestFacts<'_>,
+        opened: &Attributes,
+    ) -> S3Result<()> {
+        match facts.parts.caller.was_object_judged() {
+            true => self.check_either(action, versioned, facts.with_object(opened)),
+            false => Ok(()),
+        }
+    }
+
     /// Hides from the caller that a key does not exist, if it may not list the bucket of the key.
     ///
     /// # Errors
@@ -138,15 +162,25 @@ fn hide_absence(rules: &BucketRules, principal: Principal<'_>, facts: &RequestFa
     Ok(())
 }
 
+/// Canned lists that give nothing to anyone but the owner.
+const OF_OWNER: [&[u8]; 3] = [b"private", b"bucket-owner-read", b"bucket-owner-full-control"];
+
 /// The further actions that headers of a write need. A condition on an entity tag tells what the
-/// object holds.
+/// object holds. An access control list that gives nothing needs none.
 fn of_headers(action: S3Action, headers: &HeaderMap) -> impl Iterator<Item = S3Action> {
     let writes = action == PUT_OBJECT;
+    let creates = action == CREATE_BUCKET;
+    let lists = (writes || creates)
+        && (headers.get_all(&ACL).iter().any(|name| !OF_OWNER.contains(&name.as_bytes()))
+            || headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")));
+    let owns = creates && headers.contains_key("x-amz-object-ownership");
     let tags = writes && headers.contains_key(&TAGGING);
     let any = |value: &HeaderValue| value.as_bytes().trim_ascii() == b"*";
     let reads = (writes || action == DELETE_OBJECT)
         && (headers.contains_key(IF_MATCH) || headers.get_all(IF_NONE_MATCH).iter().any(|value| !any(value)));
-    tags.then_some(PUT_TAGS).into_iter().chain(reads.then_some(GET_OBJECT))
+    let list = if creates { PUT_BUCKET_LIST } else { PUT_LIST };
+    let needed = [tags.then_some(PUT_TAGS), lists.then_some(list), owns.then_some(PUT_OWNERSHIP)];
+    needed.into_iter().flatten().chain(reads.then_some(GET_OBJECT))
 }
 
 fn is_allowed(
@@ -162,8 +196,48 @@ fn is_allowed(
     let policies = rules.into_iter().flat_map(|rules| &rules.policies);
     let policies = facts.parts.caller.identity.policies().iter().chain(policies);
     let decision = decide(policies, &AccessRequest { principal, action, resource: &resource, facts: &*facts });
+    if let Some(error) = facts.failure() {
+        return Err(store_error(error));
+    }
+    match (decision, rules) {
+        (AccessDecision::Allowed, _) => Ok(true),
+        (AccessDecision::Unmentioned, Some(rules)) => is_listed(rules, principal, action, facts),
+        (AccessDecision::Unmentioned, None) | (AccessDecision::Denied, _) => Ok(false),
+    }
+}
+
+/// Whether the access control list of the bucket allows an action.
+fn is_listed_on_bucket(rules: &BucketRules, principal: Principal<'_>, action: S3Action) -> bool {
+    match ListedPermission::to(action) {
+        Some(ListedPermission::OfBucket(permission)) => rules.lists.give(principal, permission),
+        Some(ListedPermission::OfObject(_)) | None => false,
+    }
+}
+
+/// Whether an access control list allows an action that no policy mentions.
+///
+/// # Errors
+/// `NoSuchKey` for a read of an object that does not exist, if the caller may know that.
+fn is_listed(
+    rules: &BucketRules,
+    principal: Principal<'_>,
+    action: S3Action,
+    facts: &mut RequestFacts<'_>,
+) -> S3Result<bool> {
+    let Some(ListedPermission::OfObject(permission)) = ListedPermission::to(action) else {
+        return Ok(is_listed_on_bucket(rules, principal, action));
+    };
+    if rules.lists.disabled {
+        return Ok(false);
+    }
+    if let Some(object) = facts.object() {
+        return rules.lists.give_on(object, principal, permission);
+    }
     match facts.failure() {
         Some(error) => Err(store_error(error)),
-        None => Ok(decision.is_allowed()),
+        None if action == GET_OBJECT && is_allowed(Some(rules), principal, LIST_BUCKET, &mut facts.of_bucket())? => {
+            Err(store_error(StoreError::NoSuchKey))
+        }
+        None => Ok(false),
     }
 }

@@ -9,9 +9,9 @@ use steadfast_store::{BucketDocument, BucketSettings};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PublicBlock {
     /// No ACL that gives public access can be set. Source: S3, as the names of all four.
-    acls: bool,
+    pub(super) acls: bool,
     /// ACLs give no public access.
-    ignore_acls: bool,
+    pub(super) ignore_acls: bool,
     /// No public policy can be set.
     pub(crate) policy: bool,
     /// A public policy gives nothing to anonymous clients.

@@ -1,4 +1,4 @@
-//! The policies of buckets, parsed once.
+//! The policies and access control lists of buckets, parsed once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,16 +10,18 @@ use steadfast_access::{Policy, PolicyUse};
 use steadfast_store::{BucketDocument, BucketSettings, Store, StoreError};
 
 use crate::error::store_error;
+use crate::rights::lists::BucketLists;
 use crate::rights::public_block::PublicBlock;
 
 /// Buckets whose parsed policies are kept, at most.
 const KEPT_MAX: usize = 4096;
 
-/// The policies of a bucket.
+/// The policies of a bucket, and its access control lists.
 pub(crate) struct BucketRules {
     /// What they were parsed from.
     settings: Arc<BucketSettings>,
     pub(crate) policies: Vec<Policy>,
+    pub(crate) lists: BucketLists,
     /// Whether anyone learns which keys do not exist: with the setting `s3.public_read`, and no
     /// other policy.
     pub(crate) shows_absence: bool,
@@ -80,6 +82,7 @@ impl RulesOfBuckets {
             restricted: blocked && policies.iter().any(Policy::is_public),
             shows_absence: configured.is_some() && policies.len() == 1,
             policies,
+            lists: BucketLists::of(&settings)?,
             settings,
         })
     }

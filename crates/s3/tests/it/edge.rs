@@ -109,7 +109,8 @@ pub const OPERATIONS: &[(&str, &str, &str, Option<bool>)] = &[
     ("DeleteBucketReplication", "DELETE", "?replication", Some(false)),
     ("PutPublicAccessBlock", "PUT", "?publicAccessBlock", Some(true)),
     ("DeletePublicAccessBlock", "DELETE", "?publicAccessBlock", Some(true)),
-    ("DeleteBucketOwnershipControls", "DELETE", "?ownershipControls", Some(false)),
+    ("PutBucketOwnershipControls", "PUT", "?ownershipControls", Some(true)),
+    ("DeleteBucketOwnershipControls", "DELETE", "?ownershipControls", Some(true)),
 ];
 
 /// Operations that name no bucket.

@@ -47,7 +47,6 @@ pub const RIGHTS: &[(&str, &[&str])] = &[
     ("GetBucketEncryption", &["GetEncryptionConfiguration"]),
     ("GetBucketReplication", &["GetReplicationConfiguration"]),
     ("GetObjectLockConfiguration", &["GetBucketObjectLockConfiguration"]),
-    ("GetBucketOwnershipControls", &["GetBucketOwnershipControls"]),
     ("GetBucketAnalyticsConfiguration", &["GetAnalyticsConfiguration"]),
     ("GetBucketIntelligentTieringConfiguration", &["GetIntelligentTieringConfiguration"]),
     ("GetBucketInventoryConfiguration", &["GetInventoryConfiguration"]),
@@ -68,7 +67,6 @@ pub const RIGHTS: &[(&str, &[&str])] = &[
     ("DeleteBucketWebsite", &["DeleteBucketWebsite"]),
     ("DeleteBucketEncryption", &["PutEncryptionConfiguration"]),
     ("DeleteBucketReplication", &["PutReplicationConfiguration"]),
-    ("DeleteBucketOwnershipControls", &["PutBucketOwnershipControls"]),
 ];
 
 /// The operations that no policy gives to everyone, with the action that each needs.
@@ -82,6 +80,9 @@ pub const OF_ACCOUNT: &[(&str, &[&str])] = &[
     ("PutPublicAccessBlock", &["PutBucketPublicAccessBlock"]),
     ("GetPublicAccessBlock", &["GetBucketPublicAccessBlock"]),
     ("DeletePublicAccessBlock", &["PutBucketPublicAccessBlock"]),
+    ("PutBucketOwnershipControls", &["PutBucketOwnershipControls"]),
+    ("GetBucketOwnershipControls", &["GetBucketOwnershipControls"]),
+    ("DeleteBucketOwnershipControls", &["PutBucketOwnershipControls"]),
 ];
 
 /// A statement about everyone.

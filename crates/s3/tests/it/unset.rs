@@ -67,7 +67,7 @@ async fn deletes_succeed_and_puts_name_the_reason() {
     ] {
         c.call("DELETE", &format!("/bucket?{resource}")).send().await.expect(204);
         c.call("DELETE", &format!("/absent?{resource}")).send().await.refused(404, "NoSuchBucket");
-        if !matches!(resource, "policy" | "publicAccessBlock") {
+        if !matches!(resource, "policy" | "publicAccessBlock" | "ownershipControls") {
             c.call("PUT", &format!("/bucket?{resource}")).send().await.refused(501, "NotImplemented");
         }
     }

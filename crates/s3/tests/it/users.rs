@@ -13,9 +13,9 @@ use crate::edge::{OPERATIONS, prepare};
 use crate::policies::{OF_ACCOUNT, RIGHTS, allow, ask, on_condition, set, statement};
 
 /// A server with users.
-struct Server {
-    root: Client,
-    users: Users,
+pub struct Server {
+    pub root: Client,
+    pub users: Users,
 }
 
 /// A client with the key of a user.
@@ -27,7 +27,7 @@ fn client_of(c: &Client, key: &Value) -> Client {
 }
 
 impl Server {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         Self::with(options()).await
     }
 
@@ -47,12 +47,12 @@ impl Server {
     }
 
     /// A user with these grants.
-    async fn user(&self, name: &str, grants: &[&str]) -> Client {
+    pub async fn user(&self, name: &str, grants: &[&str]) -> Client {
         self.user_with(name, granted(grants), None).await
     }
 
     /// A user with a policy of these statements.
-    async fn user_by(&self, name: &str, statements: &[Value]) -> Client {
+    pub async fn user_by(&self, name: &str, statements: &[Value]) -> Client {
         self.user_with(name, by_policy(statements), None).await
     }
 }
@@ -376,5 +376,7 @@ async fn buckets_are_created_and_listed_with_the_right_to_it() {
     let lister = server.user("lister", &["list"]).await;
     assert_eq!(lister.get("/").await.expect(200).xml_all("Name"), ["open", "team-a"]);
     lister.get("/open?list-type=2").await.expect(200);
+    lister.get("/open/k").await.refused(404, "NoSuchKey");
+    server.root.put("/open/k", "x").await.expect(200);
     lister.get("/open/k").await.refused(403, "AccessDenied");
 }

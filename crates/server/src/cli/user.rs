@@ -50,8 +50,8 @@ struct UserNameArgs {
 
 #[derive(Args, Debug)]
 struct PermissionOptions {
-    /// Permission: list, read, write, delete, read-write or full, then :BUCKET or :BUCKET/KEYS,
-    /// perhaps with *; may be repeated
+    /// Permission: list, read, write, delete, acl, read-write or full, then :BUCKET or
+    /// :BUCKET/KEYS, perhaps with *; may be repeated
     #[arg(long = "grant", value_name = "GRANT")]
     grants: Vec<String>,
 
@@ -132,7 +132,8 @@ fn show_text(user: &Value) -> String {
         Value::Null => String::new(),
         policy => format!("{policy:#}\n"),
     };
-    format!("{}{}{policy}", line(user), key_lines(&user["keys"]))
+    let id = user["canonical_id"].as_str().map_or_else(String::new, |id| format!("canonical id {id}\n"));
+    format!("{}{}{id}{policy}", line(user), key_lines(&user["keys"]))
 }
 
 /// Runs the command.
@@ -170,12 +171,13 @@ mod tests {
     #[test]
     fn users_are_shown() {
         let user = json!({
-            "name": "ada", "disabled": true, "grants": ["read:a"], "policy": {"Version": "2012-10-17"},
+            "name": "ada", "disabled": true, "canonical_id": "749b", "grants": ["read:a"], "policy": {"Version": "2012-10-17"},
             "keys": [{"access_key": "SFX", "user": "ada", "state": "active", "created_ms": 0, "expires_ms": null}],
         });
         let shown = list_text(&json!([user]));
         assert!(shown.contains("ada") && shown.contains("1 key  may: read:a, a policy  DISABLED"), "{shown}");
         assert!(show_text(&user).contains("SFX") && show_text(&user).contains("2012-10-17"));
+        assert!(show_text(&user).contains("\ncanonical id 749b\n"), "as access control lists name it");
         assert_eq!(list_text(&json!([])), "There are no users.\n");
         assert_eq!(permissions_text(&json!({"grants": [], "policy": null})), "nothing");
     }

@@ -212,6 +212,20 @@ impl<'a> Home<'a> {
         tagged.await
     }
 
+    /// Replaces the access control list of the object, in the front end's form; nothing else
+    /// changes except its version.
+    ///
+    /// # Errors
+    /// Those of [`Home::set_tags`]; [`StoreError::ConditionFailed`].
+    pub async fn set_acl(self, acl: Option<String>, condition: Condition) -> Result<Written, StoreError> {
+        let rewrite = Rewrite { condition, durability: None, event_kind: None };
+        let listed = rewrite.of(self, |found, _| {
+            found.meta.attributes.set_acl(acl.clone());
+            found.meta.attributes.forget_origin();
+        });
+        listed.await
+    }
+
     /// Begins a multipart upload if `condition` holds for the object. The condition is stored with
     /// the upload and decided again, atomically, at completion.
     ///
