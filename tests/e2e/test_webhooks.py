@@ -7,6 +7,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from test_users import client, command
+
 from harness import wait
 from harness.events import WEBHOOK, event_of, forwarded, notify, webhook
 
@@ -37,6 +39,23 @@ def test_a_failing_webhook_is_retried_until_it_accepts(make_server, tmp_path, ho
     assert {headers["Authorization"] for headers in hook.headers} == {"Bearer of the test"}
     assert server.metrics()['steadfast_webhook_failures_total{webhook="app"}'] == 3
     assert "a webhook did not accept an event" in server.log() and "accepts events again" in server.log()
+
+
+def test_an_event_names_the_client(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]))
+    made = command(server, "user", "create", "app", "--grant", "read-write:photos")
+    app = client(server, made["key"])
+    app.put_object(Bucket="photos", Key="a", Body=b"x")
+    s3.copy_object(Bucket="photos", Key="b", CopySource="photos/a")
+    app.delete_objects(Bucket="photos", Delete={"Objects": [{"Key": "a"}]})
+    wait.until(lambda: len(hook.bodies) == 3, what="all events")
+    records = {body["EventName"]: body["Records"][0] for body in hook.bodies}
+    assert {name.rpartition(":")[2]: record["userIdentity"]["principalId"] for name, record in records.items()} == {
+        "Put": "app", "Copy": "root", "Delete": "app"}
+    assert {record["requestParameters"]["sourceIPAddress"] for record in records.values()} == {"127.0.0.1"}
 
 
 def test_an_absent_webhook_loses_only_the_oldest_events_at_its_bound(make_server, hook):

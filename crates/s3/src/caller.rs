@@ -5,7 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use steadfast_access::{Policy, Principal};
+use steadfast_store::Cause;
 use steadfast_users::Account;
+
+/// The name of a client without a signature, in events.
+const ANONYMOUS: &str = "anonymous";
 
 /// Who makes a request.
 #[derive(Debug, Clone)]
@@ -76,6 +80,21 @@ pub(crate) struct Caller {
 impl Caller {
     pub(crate) fn new(identity: Identity, link: ClientLink) -> Self {
         Self { identity, link, absence_hidden: AtomicBool::new(false), object_judged: AtomicBool::new(false) }
+    }
+
+    /// What an upload stores of the client that began it: the name of a user, nothing of a client
+    /// without a signature; `None` for the root identity.
+    pub(crate) fn initiator(&self) -> Option<&str> {
+        match &self.identity {
+            Identity::Root => None,
+            Identity::User(account) => Some(account.name()),
+            Identity::Anonymous => Some(""),
+        }
+    }
+
+    /// What the event of a change says of the caller.
+    pub(crate) fn cause(&self) -> Cause {
+        Cause { principal: self.identity.name().unwrap_or(ANONYMOUS).into(), address: self.link.address }
     }
 
     /// Answers `AccessDenied` in place of `NoSuchKey`: the caller may not list the bucket.

@@ -112,7 +112,8 @@ impl S3Door {
     ) -> Result<Self, DoorError> {
         check(&options)?;
         let md5 = Md5Pool::new().map_err(|e| DoorError::Thread(e.to_string()))?;
-        let judge = Arc::new(Judge::new(store.clone(), env.clone(), options.public_read.clone()));
+        let (public_read, edge) = (options.public_read.clone(), options.edge.clone());
+        let judge = Arc::new(Judge::new(store.clone(), env.clone(), public_read, edge));
         let handler = Handler::new(
             (store.clone(), env.clone()),
             compute.unwrap_or_else(|| env.clone()),

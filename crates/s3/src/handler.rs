@@ -7,8 +7,9 @@ use s3s::dto::Owner;
 use s3s::{S3Request, S3Result, s3_error};
 use steadfast_access::{ACCOUNT, canonical_id};
 use steadfast_flow::Env;
-use steadfast_store::{BucketDocument, Store};
+use steadfast_store::{BucketDocument, Cause, Store};
 
+use crate::caller::Caller;
 use crate::context::RequestContext;
 use crate::error::store_error;
 use crate::md5::Md5Pool;
@@ -74,6 +75,15 @@ pub(crate) fn request_parts<'a>(
         Some(caller) => Ok(RequestParts { uri, headers, caller }),
         None => Err(s3_error!(InternalError, "The caller of the request is unknown.")),
     }
+}
+
+/// What the event of a change says of its caller.
+///
+/// # Errors
+/// `InternalError` for a request whose caller is unknown.
+pub(crate) fn cause(context: Option<&Arc<RequestContext>>) -> S3Result<Cause> {
+    let caller = context.and_then(|context| context.caller.get());
+    caller.map(Caller::cause).ok_or_else(|| s3_error!(InternalError, "The caller of the request is unknown."))
 }
 
 const DURABLE: HeaderName = HeaderName::from_static("x-steadfast-durable");

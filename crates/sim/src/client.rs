@@ -353,7 +353,7 @@ impl Client {
         let write = PendingWrite { key: to.clone(), start, id, demand };
         let (source, home) = (self.store.at(&from.0, &from.1), self.store.at(&to.0, &to.1));
         let answer = if from == to {
-            home.copy_onto_itself(attributes(tag), condition, durability).await
+            home.copy_onto_itself(attributes(tag), condition, None, durability).await
         } else {
             match source.reader().await {
                 Ok(reader) => home.copy_from(reader, attributes(tag), condition, durability).await,

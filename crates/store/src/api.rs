@@ -49,11 +49,26 @@ pub const CACHED: &str = "steadfast-cached";
 const OWN_PREFIX: &str = "steadfast-";
 /// Name in [`Attributes::system`] of the object's access control list, in the front end's form.
 const ACL: &str = "steadfast-acl";
+/// Name in [`Attributes::system`] of the client that began an upload. No object has it.
+const INITIATOR: &str = "steadfast-initiator";
 
 impl Attributes {
     /// Removes the marks of the edge: a client has written the object, so the edge must keep it.
     pub fn forget_origin(&mut self) {
         self.system.retain(|name, _| name == ACL || !name.starts_with(OWN_PREFIX));
+    }
+
+    /// The client that began an upload, in the front end's form.
+    pub fn initiator(&self) -> Option<&str> {
+        self.system.get(INITIATOR).map(String::as_str)
+    }
+
+    /// Sets the client that began an upload.
+    pub fn set_initiator(&mut self, initiator: Option<String>) {
+        match initiator {
+            Some(initiator) => _ = self.system.insert(INITIATOR.to_owned(), initiator),
+            None => _ = self.system.remove(INITIATOR),
+        }
     }
 
     /// The access control list, in the front end's form; `None`: the front end's default.

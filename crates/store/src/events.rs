@@ -6,6 +6,9 @@
 //! Each slot has one outbox, at home on the slot's disk. So events of a key are in the order of its
 //! changes and move with it.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::channels::Position;
@@ -80,6 +83,20 @@ pub struct EventTarget {
     pub target: String,
 }
 
+/// The client that makes a change, for its event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Its name, in the form of the front end, [`Cause::NAME_BYTES_MAX`] at most.
+    pub principal: Arc<str>,
+    /// Its address, if it is known.
+    pub address: Option<IpAddr>,
+}
+
+impl Cause {
+    /// Bytes of [`Cause::principal`], at most.
+    pub const NAME_BYTES_MAX: usize = 128;
+}
+
 /// A change of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectEvent {
@@ -95,6 +112,8 @@ pub struct ObjectEvent {
     pub etag: String,
     /// Targets by the rules at the time of the commit.
     pub targets: Vec<EventTarget>,
+    /// The client that made the change; `None`: the server did, or an earlier build.
+    pub cause: Option<Cause>,
 }
 
 /// An event to be forwarded.

@@ -32,7 +32,7 @@ pub use channels::{
     ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published, StoredKey,
 };
 pub use clock::ClockStatus;
-pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
+pub use events::{Cause, Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
 pub use evictor::{Evictor, EvictorSlot};
 pub use index::{IndexKind, IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};

@@ -2,8 +2,8 @@
 
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
-use steadfast_access::{ACL_GRANTS_MAX, AccessList, AclPermission, Grantee as Grantees, canonical_id};
-use steadfast_store::{BucketDocument, Condition, StoreError};
+use steadfast_access::{ACL_GRANTS_MAX, AccessList, AclPermission, Grantee as AclGrantee, canonical_id};
+use steadfast_store::{BucketDocument, StoreError};
 
 use crate::conditions::only_null_version;
 use crate::error::{invalid_argument, invalid_request, store_error};
@@ -17,6 +17,8 @@ const AUTHENTICATED: &str = "http://acs.amazonaws.com/groups/global/Authenticate
 /// The group of what writes access logs in S3.
 const LOG_DELIVERY: &str = "http://acs.amazonaws.com/groups/s3/LogDelivery";
 
+const GET_LIST: steadfast_access::S3Action = action("GetObjectAcl");
+const GET_VERSION_LIST: steadfast_access::S3Action = action("GetObjectVersionAcl");
 const PUT_LIST: steadfast_access::S3Action = action("PutObjectAcl");
 const PUT_VERSION_LIST: steadfast_access::S3Action = action("PutObjectVersionAcl");
 
@@ -62,7 +64,7 @@ impl GivenList<'_> {
     /// `InvalidArgument`, `InvalidRequest`, `MalformedACLError`, `NotImplemented`,
     /// `UnexpectedContent`, `UnresolvableGrantByEmailAddress`, `AccessDenied` for another owner;
     /// those of reading the users.
-    fn read(&self, handler: &Handler) -> S3Result<Option<AccessList>> {
+    pub(crate) fn read(&self, handler: &Handler) -> S3Result<Option<AccessList>> {
         let by_headers = self.headers.iter().any(|(_, value)| value.is_some());
         match (self.canned, by_headers, self.body) {
             (None, false, None) => Ok(None),
@@ -95,7 +97,7 @@ impl GivenList<'_> {
 
 /// # Errors
 /// `MalformedACLError` for too many grants.
-fn list_of(grants: Vec<(Grantees, AclPermission)>) -> S3Result<AccessList> {
+fn list_of(grants: Vec<(AclGrantee, AclPermission)>) -> S3Result<AccessList> {
     if grants.len() > ACL_GRANTS_MAX {
         return Err(malformed(&format!("it has more than {ACL_GRANTS_MAX} grants")));
     }
@@ -104,22 +106,22 @@ fn list_of(grants: Vec<(Grantees, AclPermission)>) -> S3Result<AccessList> {
 
 /// The list that S3 gives a name.
 fn canned(name: &str) -> S3Result<AccessList> {
-    let further: &[(Grantees, AclPermission)] = match name {
+    let further: &[(AclGrantee, AclPermission)] = match name {
         // The owner of an object is that of its bucket.
         ObjectCannedACL::PRIVATE | ObjectCannedACL::BUCKET_OWNER_FULL_CONTROL | ObjectCannedACL::BUCKET_OWNER_READ => {
             &[]
         }
-        ObjectCannedACL::PUBLIC_READ => &[(Grantees::Everyone, AclPermission::Read)],
+        ObjectCannedACL::PUBLIC_READ => &[(AclGrantee::Everyone, AclPermission::Read)],
         ObjectCannedACL::PUBLIC_READ_WRITE => {
-            &[(Grantees::Everyone, AclPermission::Read), (Grantees::Everyone, AclPermission::Write)]
+            &[(AclGrantee::Everyone, AclPermission::Read), (AclGrantee::Everyone, AclPermission::Write)]
         }
-        ObjectCannedACL::AUTHENTICATED_READ => &[(Grantees::Authenticated, AclPermission::Read)],
+        ObjectCannedACL::AUTHENTICATED_READ => &[(AclGrantee::Authenticated, AclPermission::Read)],
         "log-delivery-write" | ObjectCannedACL::AWS_EXEC_READ => {
             return Err(s3_error!(NotImplemented, "The canned ACL {name} gives access to a service of AWS."));
         }
         _ => return Err(invalid_argument(format!("The canned ACL {name:.64?} does not exist."))),
     };
-    let owner = (Grantees::Owner, AclPermission::FullControl);
+    let owner = (AclGrantee::Owner, AclPermission::FullControl);
     Ok(AccessList::new(std::iter::once(&owner).chain(further).cloned().collect()))
 }
 
@@ -148,21 +150,21 @@ fn no_addresses() -> S3Error {
     s3_error!(UnresolvableGrantByEmailAddress, "The e-mail address you provided does not match any account on record.")
 }
 
-fn of_group(uri: &str) -> S3Result<Grantees> {
+fn of_group(uri: &str) -> S3Result<AclGrantee> {
     match uri {
-        EVERYONE => Ok(Grantees::Everyone),
-        AUTHENTICATED => Ok(Grantees::Authenticated),
+        EVERYONE => Ok(AclGrantee::Everyone),
+        AUTHENTICATED => Ok(AclGrantee::Authenticated),
         LOG_DELIVERY => Err(s3_error!(NotImplemented, "The server writes no access logs to buckets.")),
         _ => Err(invalid_argument("Invalid group uri")),
     }
 }
 
-fn of_id(handler: &Handler, id: &str) -> S3Result<Grantees> {
+fn of_id(handler: &Handler, id: &str) -> S3Result<AclGrantee> {
     if id == canonical_id(None) {
-        return Ok(Grantees::Owner);
+        return Ok(AclGrantee::Owner);
     }
     let user = handler.options.users.as_ref().map_or(Ok(None), |users| users.name_of(id)).map_err(store_error)?;
-    user.map(Grantees::User).ok_or_else(|| invalid_argument("Invalid id"))
+    user.map(AclGrantee::User).ok_or_else(|| invalid_argument("Invalid id"))
 }
 
 /// A list as S3 answers it.
@@ -181,12 +183,12 @@ fn answered(list: &AccessList) -> Vec<Grant> {
         type_: Type::from_static(Type::GROUP),
         uri: Some(uri.to_owned()),
     };
-    let grant = |(grantee, permission): &(Grantees, AclPermission)| Grant {
+    let grant = |(grantee, permission): &(AclGrantee, AclPermission)| Grant {
         grantee: Some(match grantee {
-            Grantees::Owner => user(canonical_id(None), owner().display_name),
-            Grantees::Everyone => group(EVERYONE),
-            Grantees::Authenticated => group(AUTHENTICATED),
-            Grantees::User(name) => user(canonical_id(Some(name)), Some(name.clone())),
+            AclGrantee::Owner => user(canonical_id(None), owner().display_name),
+            AclGrantee::Everyone => group(EVERYONE),
+            AclGrantee::Authenticated => group(AUTHENTICATED),
+            AclGrantee::User(name) => user(canonical_id(Some(name)), Some(name.clone())),
         }),
         permission: Some(Permission::from_static(permission.name())),
     };
@@ -196,20 +198,12 @@ fn answered(list: &AccessList) -> Vec<Grant> {
 /// The list that a write gives its object, in the store's form.
 ///
 /// # Errors
-/// Those of [`GivenList`]; those of setting a list on the bucket's objects.
+/// Those of [`GivenList::read`]; those of setting a list on the bucket's objects.
 pub(crate) fn of_write(handler: &Handler, bucket: &str, given: &GivenList<'_>) -> S3Result<Option<String>> {
     let Some(list) = given.read(handler)? else { return Ok(None) };
     let settings = handler.store.buckets().settings(bucket).map_err(store_error)?;
     BucketLists::of(&settings)?.check(&list, given.canned)?;
     Ok(list.text())
-}
-
-/// The list that CreateBucket gives its bucket.
-///
-/// # Errors
-/// Those of [`GivenList`].
-pub(crate) fn of_new_bucket(handler: &Handler, given: &GivenList<'_>) -> S3Result<AccessList> {
-    Ok(given.read(handler)?.unwrap_or_default())
 }
 
 fn missing() -> S3Error {
@@ -244,10 +238,14 @@ pub(crate) async fn of_object(
     handler: &Handler,
     req: S3Request<GetObjectAclInput>,
 ) -> S3Result<S3Response<GetObjectAclOutput>> {
+    let context = context(&req);
+    let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let settings = handler.store.buckets().settings(&input.bucket).map_err(store_error)?;
     let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+    let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
+    handler.judge.check_opened((GET_LIST, GET_VERSION_LIST), facts, &info.attributes)?;
     let list = BucketLists::of(&settings)?.of_object(&info.attributes)?;
     Ok(S3Response::new(GetObjectAclOutput {
         grants: Some(answered(&list)),
@@ -271,19 +269,14 @@ pub(crate) async fn put_of_object(
     let list = given.read(handler)?.ok_or_else(missing)?;
     BucketLists::of(&settings)?.check(&list, given.canned)?;
     // Another request may have replaced the object whose own list allows this.
-    let condition = match parts.caller.was_object_judged() {
-        true => {
-            let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
-            handler.judge.check_opened((PUT_LIST, PUT_VERSION_LIST), facts, &info.attributes)?;
-            Condition::Matches(info.attributes.etag)
-        }
-        false => Condition::None,
-    };
-    let set = handler.store.at(&input.bucket, &input.key).set_acl(list.text(), condition).await;
+    let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
+    handler.judge.check_opened((PUT_LIST, PUT_VERSION_LIST), facts, &info.attributes)?;
+    let version = parts.caller.was_object_judged().then_some(info.version);
+    let set = handler.store.at(&input.bucket, &input.key).set_acl(list.text(), version).await;
     let written = set.map_err(|error| match error {
         StoreError::ConditionFailed => S3Error::with_message(
             S3ErrorCode::OperationAborted,
-            "Another request replaced the object. Please try again.",
+            "Another request changed the object. Please try again.",
         ),
         error => store_error(error),
     })?;

@@ -8,7 +8,7 @@ use crate::attributes::page_size;
 use crate::conditions::{durability, timestamp};
 use crate::error::{invalid_request, store_error};
 use crate::handler::{Handler, owner};
-use crate::ops::acl::{self, given_list};
+use crate::ops::acl::given_list;
 use crate::ops::tags::bucket_document;
 use crate::rights::Ownership;
 
@@ -22,7 +22,9 @@ pub(crate) async fn create(
         return Err(invalid_request("Object Lock is not offered."));
     }
     let input = req.input;
-    let list = acl::of_new_bucket(handler, &given_list!(input, input.grant_write.as_ref()))?;
+    let given_list = given_list!(input, input.grant_write.as_ref()).read(handler)?;
+    let gives_list = given_list.is_some();
+    let list = given_list.unwrap_or_default();
     let ownership = input.object_ownership.as_ref().map(|name| Ownership::parse(name.as_str())).transpose()?;
     if let Some(ownership) = ownership {
         ownership.check(&list)?;
@@ -35,11 +37,16 @@ pub(crate) async fn create(
     if let Some(tags) = tags.filter(|tags| !tags.is_empty()) {
         settings.set_document(BucketDocument::Tagging, Some(bucket_document(tags)?));
     }
+    let given = settings.clone();
     match handler.store.buckets().create(&name, settings).await {
         // In its first region, S3 answers so to the owner of the bucket.
         Err(StoreError::BucketExists) if handler.options.region == "us-east-1" => {
-            let has = handler.store.buckets().get(&name).map_err(store_error)?.settings.durability;
-            if requested.is_some_and(|requested| requested != has) {
+            let has = handler.store.buckets().get(&name).map_err(store_error)?.settings;
+            let other = |kind| given.document(kind) != has.document(kind);
+            if requested.is_some_and(|requested| requested != has.durability)
+                || gives_list && other(BucketDocument::Acl)
+                || ownership.is_some() && other(BucketDocument::Ownership)
+            {
                 return Err(store_error(StoreError::BucketExists));
             }
         }

@@ -14,7 +14,7 @@ use crate::checksum::{Algorithm, FULL_OBJECT, algorithm_of, set_checksums};
 use crate::conditions::{ReadConditions, durability, etag, header_condition, only_null_version, timestamp};
 use crate::context::RequestContext;
 use crate::error::{invalid_argument, invalid_request, store_error};
-use crate::handler::{Handler, context, durable_header, request_parts};
+use crate::handler::{Handler, cause, context, durable_header, request_parts};
 use crate::ops::acl::{self, given_list};
 use crate::ops::write::{Intake, conditional_error, part_attributes, part_number};
 use crate::options::EtagKind;
@@ -82,6 +82,15 @@ macro_rules! source_conditions {
     };
 }
 
+/// Refuses a copy of an object onto itself whose condition does not hold for the object.
+fn check_holds(condition: &Condition, info: &ObjectInfo) -> S3Result<()> {
+    match condition {
+        Condition::None => Ok(()),
+        Condition::Matches(etag) if etag == "*" || *etag == info.attributes.etag => Ok(()),
+        Condition::Matches(_) | Condition::Absent => Err(store_error(StoreError::ConditionFailed)),
+    }
+}
+
 fn too_large(info: &ObjectInfo) -> S3Result<()> {
     if info.size > COPY_BYTES_MAX {
         return Err(invalid_request(
@@ -95,6 +104,7 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     let context = context(&req);
     let durability = durability(&req.headers)?;
     let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
+    let cause = cause(context.as_ref())?;
     let input = req.input;
     let condition = header_condition((&handler.store, &input.bucket, &input.key), &req.headers)?;
     let matching = matches!(condition, Condition::Matches(_));
@@ -146,12 +156,16 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         }
         let mut result = CopyObjectResult { e_tag: Some(etag(&attributes.etag)), ..CopyObjectResult::default() };
         set_checksums!(result, &attributes.checksums);
-        let unchanged = match &condition {
-            Condition::None if from == to => Condition::Matches(info.attributes.etag.clone()),
-            other => other.clone(),
+        let unchanged = match from == to {
+            true => {
+                check_holds(&condition, &info)?;
+                Condition::Matches(info.attributes.etag.clone())
+            }
+            false => condition.clone(),
         };
         let done = if let Some(algorithm) = requested.filter(|a| !has(&attributes, *a)) {
-            let mut writer = handler.store.at(to.0, to.1).writer(Some(info.size)).await.map_err(store_error)?;
+            let mut writer =
+                handler.store.at(to.0, to.1).caused_by(&cause).writer(Some(info.size)).await.map_err(store_error)?;
             writer.is_a_copy();
             let mut wanted = Wanted::of_copy(info.size, EtagKind::Opaque);
             wanted.or_algorithm(Some(algorithm));
@@ -161,12 +175,14 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
             set_checksums!(result, &attributes.checksums);
             writer.commit(attributes, unchanged, durability).await
         } else if from == to {
-            handler.store.at(to.0, to.1).copy_onto_itself(attributes, unchanged, durability).await
+            let home = handler.store.at(to.0, to.1).caused_by(&cause);
+            home.copy_onto_itself(attributes, unchanged, Some(info.version), durability).await
         } else {
-            handler.store.at(to.0, to.1).copy_from(reader, attributes, unchanged, durability).await
+            handler.store.at(to.0, to.1).caused_by(&cause).copy_from(reader, attributes, unchanged, durability).await
         };
         match done {
-            Err(StoreError::ConditionFailed) if from == to && condition == Condition::None => {}
+            // Another request has changed the object since it was opened.
+            Err(StoreError::ConditionFailed) if from == to => {}
             Err(error) => return Err(conditional_error(handler, error, matching, to.0, to.1)),
             Ok(written) => {
                 result.last_modified = Some(timestamp(written.modified_ms));

@@ -7,7 +7,7 @@ use steadfast_log::Durability;
 
 use crate::conditions::{durability, only_null_version, write_condition};
 use crate::error::store_error;
-use crate::handler::{Handler, context, durable_header, request_parts};
+use crate::handler::{Handler, cause, context, durable_header, request_parts};
 use crate::ops::write::conditional_error;
 use crate::rights::action;
 
@@ -24,6 +24,7 @@ pub(crate) async fn one(
     req: S3Request<DeleteObjectInput>,
 ) -> S3Result<S3Response<DeleteObjectOutput>> {
     let durability = durability(&req.headers)?;
+    let cause = cause(context(&req).as_ref())?;
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     if input.if_match_last_modified_time.is_some() || input.if_match_size.is_some() {
@@ -37,6 +38,7 @@ pub(crate) async fn one(
     let written = handler
         .store
         .at(&input.bucket, &input.key)
+        .caused_by(&cause)
         .delete(condition, durability)
         .await
         .map_err(|error| conditional_error(handler, error, matching, &input.bucket, &input.key))?;
@@ -51,6 +53,7 @@ pub(crate) async fn many(
 ) -> S3Result<S3Response<DeleteObjectsOutput>> {
     let context = context(&req);
     let requested = durability(&req.headers)?;
+    let cause = cause(context.as_ref())?;
     let input = req.input;
     let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let info = handler.store.buckets().get(&input.bucket).map_err(store_error)?;
@@ -89,7 +92,7 @@ pub(crate) async fn many(
             }
         }
     }
-    let results = handler.store.contents(&input.bucket).delete(keys.clone(), requested).await;
+    let results = handler.store.contents(&input.bucket).caused_by(&cause).delete(keys.clone(), requested).await;
     let mut deleted = Vec::new();
     for ((key, version_id), result) in keys.into_iter().zip(versions).zip(results) {
         match result {

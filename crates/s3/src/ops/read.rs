@@ -25,6 +25,8 @@ use crate::rights::{RequestFacts, action};
 const GET_TAGS: S3Action = action("GetObjectTagging");
 /// The action of a read, and that of a read of a version.
 const READ: (S3Action, S3Action) = (action("GetObject"), action("GetObjectVersion"));
+/// The further action of a read of attributes, and the one of a version's.
+const ATTRIBUTES_OF: (S3Action, S3Action) = (action("GetObjectAttributes"), action("GetObjectVersionAttributes"));
 const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 
 /// The bytes of an object that a request selects.
@@ -183,7 +185,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
 
 /// The number of tags of an object; `None` if the caller may not read them.
 fn tag_count(handler: &Handler, facts: RequestFacts<'_>, info: &ObjectInfo) -> S3Result<Option<usize>> {
-    match handler.judge.check(GET_TAGS, facts) {
+    match handler.judge.check(GET_TAGS, facts.with_object(&info.attributes)) {
         Ok(()) => Ok(Some(info.attributes.tags.len())),
         Err(error) if *error.code() == S3ErrorCode::AccessDenied => Ok(None),
         Err(error) => Err(error),
@@ -311,6 +313,13 @@ pub(crate) async fn attributes(
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let mut info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+    let judge_opened = |info: &ObjectInfo| {
+        let parts = request_parts(req.extensions.get(), &req.uri, &req.headers)?;
+        let facts = || handler.judge.facts(parts, &input.bucket, Some(&input.key));
+        handler.judge.check_opened(ATTRIBUTES_OF, facts(), &info.attributes)?;
+        handler.judge.check_opened(READ, facts(), &info.attributes)
+    };
+    judge_opened(&info)?;
     let named = || input.object_attributes.iter().flat_map(|a| a.as_str().split(',')).map(str::trim);
     if named().next().is_none() || !named().all(|name| ATTRIBUTES.contains(&name)) {
         return Err(invalid_argument("Invalid attribute name specified."));
@@ -320,6 +329,7 @@ pub(crate) async fn attributes(
     if wants(ObjectAttributes::OBJECT_PARTS) && info.part_count > 0 {
         let reader = handler.store.at(&input.bucket, &input.key).reader().await.map_err(store_error)?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
+        judge_opened(&info)?;
     }
     let mut output =
         GetObjectAttributesOutput { last_modified: Some(timestamp(info.modified_ms)), ..Default::default() };

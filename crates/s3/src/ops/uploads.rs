@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use s3s::dto::*;
 use s3s::xml::is_unfit;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
+use steadfast_access::canonical_id;
 use steadfast_log::Durability;
 use steadfast_store::{Attributes, Condition, PartChoice, PartInfo, StoreError, UploadInfo};
 
@@ -15,16 +16,21 @@ use crate::checksum::{
 };
 use crate::conditions::{durability, etag, header_condition, timestamp, write_condition};
 use crate::error::{invalid_argument, invalid_request, store_error};
-use crate::handler::{Handler, durable_header, owner};
+use crate::handler::{Handler, context, durable_header, owner, request_parts};
 use crate::ops::acl::{self, given_list};
 use crate::ops::list::{Encoding, PAGE_MAX};
 use crate::ops::write::{checksum_type, conditional_error, part_number};
 use crate::receive::multipart_etag;
 
+/// The canonical id of clients without a key. Source: S3.
+const ANONYMOUS_ID: &str = "65a011a29cdf8ec533ec3d1ccaae921c";
+
 pub(crate) async fn create(
     handler: &Handler,
     req: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+    let context = context(&req);
+    let caller = request_parts(context.as_ref(), &req.uri, &req.headers)?.caller;
     let input = req.input;
     let condition = header_condition((&handler.store, &input.bucket, &input.key), &req.headers)?;
     refuse_unsupported!(input)?;
@@ -37,6 +43,7 @@ pub(crate) async fn create(
     }
     let mut attributes = described!(input).attributes()?;
     attributes.set_acl(acl::of_write(handler, &input.bucket, &given_list!(input))?);
+    attributes.set_initiator(caller.initiator().map(str::to_owned));
     let algorithm = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
     match (algorithm, &input.checksum_type) {
         (Some(algorithm), kind) => {
@@ -158,6 +165,9 @@ pub(crate) async fn complete(
     req: S3Request<CompleteMultipartUploadInput>,
 ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
     let durability = durability(&req.headers)?;
+    let context = context(&req);
+    let request = request_parts(context.as_ref(), &req.uri, &req.headers)?;
+    let cause = request.caller.cause();
     let location = location(handler.options.https, &req.headers, &req.uri);
     let input = req.input;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
@@ -171,6 +181,10 @@ pub(crate) async fn complete(
         Err(StoreError::NoSuchUpload) => return complete_again(handler, &input, location, durability).await,
         upload => upload.map_err(store_error)?,
     };
+    // To make an object public is a right of its own, which the beginning of the upload needed.
+    if upload.attributes.acl().is_some() && upload.attributes.initiator() != request.caller.initiator() {
+        handler.judge.check_list_by_policies(handler.judge.facts(request, bucket, Some(key)))?;
+    }
     let parts = chosen_parts(named, &all_parts(handler, bucket, key, upload_id)?)?;
     let size: u64 = parts.iter().map(|p| p.size).sum();
     if input.mpu_object_size.is_some_and(|expected| u64::try_from(expected) != Ok(size)) {
@@ -211,6 +225,7 @@ pub(crate) async fn complete(
     let written = handler
         .store
         .at(bucket, key)
+        .caused_by(&cause)
         .upload(upload_id)
         .complete(choices, attributes, condition, durability)
         .await
@@ -286,9 +301,16 @@ pub(crate) async fn abort(
     Ok(S3Response::with_status(AbortMultipartUploadOutput::default(), http::StatusCode::NO_CONTENT))
 }
 
-fn initiator() -> Initiator {
-    let owner = owner();
-    Initiator { display_name: owner.display_name, id: owner.id }
+/// The client that began an upload.
+fn initiator(upload: &UploadInfo) -> Initiator {
+    match upload.attributes.initiator() {
+        None => {
+            let owner = owner();
+            Initiator { display_name: owner.display_name, id: owner.id }
+        }
+        Some("") => Initiator { display_name: None, id: Some(ANONYMOUS_ID.to_owned()) },
+        Some(user) => Initiator { display_name: Some(user.to_owned()), id: Some(canonical_id(Some(user))) },
+    }
 }
 
 pub(crate) async fn list_parts(
@@ -338,7 +360,7 @@ pub(crate) async fn list_parts(
         part_number_marker: Some(after),
         parts: Some(parts),
         owner: Some(owner()),
-        initiator: Some(initiator()),
+        initiator: Some(initiator(&upload)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         ..ListPartsOutput::default()
     }))
@@ -373,7 +395,7 @@ pub(crate) async fn list(
                 .map(|a| ChecksumAlgorithm::from_static(a.s3_name())),
             checksum_type: checksum_type(&u.attributes),
             initiated: Some(timestamp(u.created_ms)),
-            initiator: Some(initiator()),
+            initiator: Some(initiator(&u)),
             key: Some(encoding.name(u.key)),
             owner: Some(owner()),
             storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),

@@ -13,7 +13,7 @@ use crate::checksum::{FULL_OBJECT, algorithm_of, set_checksums};
 use crate::conditions::{durability, etag, write_condition};
 use crate::context::RequestContext;
 use crate::error::{custom, invalid_argument, invalid_request, store_error};
-use crate::handler::{Handler, context, durable_header};
+use crate::handler::{Handler, cause, context, durable_header};
 use crate::ops::acl::{self, given_list};
 use crate::receive::{Received, Wanted, receive};
 
@@ -72,6 +72,7 @@ pub(crate) async fn put(
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let context = context(&req);
     let durability = durability(&req.headers)?;
+    let cause = cause(context.as_ref())?;
     let input = &mut req.input;
     refuse_unsupported!(input)?;
     if input.write_offset_bytes.is_some() {
@@ -86,7 +87,7 @@ pub(crate) async fn put(
     attributes.set_acl(acl::of_write(handler, &input.bucket, &given_list!(input))?);
     let wanted = handler.wanted(&req.headers, input.content_length)?;
     let (bucket, key) = (&input.bucket, &input.key);
-    let writer = handler.store.at(bucket, key).writer(wanted.length()).await.map_err(store_error)?;
+    let writer = handler.store.at(bucket, key).caused_by(&cause).writer(wanted.length()).await.map_err(store_error)?;
     let body = input.body.take().unwrap_or_else(|| StreamingBlob::from(s3s::Body::empty()));
     let intake = Intake { body, trailers: req.trailing_headers.take(), wanted, context };
     let (writer, received) = handler.take_in(intake, writer).await?;

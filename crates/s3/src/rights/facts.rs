@@ -174,7 +174,7 @@ impl<'a> RequestFacts<'a> {
     }
 
     /// The object is this one.
-    pub(super) fn with_object(mut self, attributes: &Attributes) -> Self {
+    pub(crate) fn with_object(mut self, attributes: &Attributes) -> Self {
         self.object = OnceCell::from(Ok(Some(attributes.clone())));
         self
     }

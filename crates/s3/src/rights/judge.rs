@@ -6,6 +6,7 @@ use http::header::{HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use s3s::S3Result;
 use s3s::path::S3Path;
 use steadfast_access::{AccessDecision, AccessRequest, ListedPermission, Policy, Principal, S3Action, decide};
+use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_store::{Attributes, Store, StoreError};
 
@@ -34,8 +35,8 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub(crate) fn new(store: Store, env: Env, public_read: BTreeSet<String>) -> Self {
-        Self { rules: RulesOfBuckets::new(store.clone(), public_read), store, env }
+    pub(crate) fn new(store: Store, env: Env, public_read: BTreeSet<String>, edge: Option<Edge>) -> Self {
+        Self { rules: RulesOfBuckets::new(store.clone(), public_read, edge), store, env }
     }
 
     /// The policy that the configuration gives a bucket.
@@ -97,8 +98,18 @@ impl Judge {
             let mut actions = needed.actions(false).chain(needed.actions(true));
             return if open && actions.any(somewhere) { Ok(()) } else { Err(denied()) };
         }
-        for action in needed.actions(parts.names_version()).chain(of_headers(needed.action, parts.headers)) {
+        for action in needed.actions(parts.names_version()) {
             if !is_allowed(rules, principal, action, &mut facts)? {
+                return Err(denied());
+            }
+        }
+        for action in of_headers(needed.action, parts.headers) {
+            let allowed = match action {
+                GET_OBJECT => is_allowed(rules, principal, action, &mut facts)?,
+                // The list of the object that the request replaces says nothing about the new one.
+                _ => decide_by_policies(rules, principal, action, &mut facts)?.is_allowed(),
+            };
+            if !allowed {
                 return Err(denied());
             }
         }
@@ -123,6 +134,20 @@ impl Judge {
     pub(crate) fn check(&self, action: S3Action, mut facts: RequestFacts<'_>) -> S3Result<()> {
         let Some(principal) = facts.parts.caller.identity.principal() else { return Ok(()) };
         match is_allowed(Some(&*self.rules.of(facts.bucket)?), principal, action, &mut facts)? {
+            true => Ok(()),
+            false => Err(denied()),
+        }
+    }
+
+    /// Refuses a caller that no policy lets set access control lists, whatever the list of the
+    /// object says.
+    ///
+    /// # Errors
+    /// Those of [`Judge::check`].
+    pub(crate) fn check_list_by_policies(&self, mut facts: RequestFacts<'_>) -> S3Result<()> {
+        let Some(principal) = facts.parts.caller.identity.principal() else { return Ok(()) };
+        let rules = self.rules.of(facts.bucket)?;
+        match decide_by_policies(Some(&rules), principal, PUT_LIST, &mut facts)?.is_allowed() {
             true => Ok(()),
             false => Err(denied()),
         }
@@ -189,20 +214,29 @@ fn is_allowed(
     action: S3Action,
     facts: &mut RequestFacts<'_>,
 ) -> S3Result<bool> {
+    match (decide_by_policies(rules, principal, action, facts)?, rules) {
+        (AccessDecision::Allowed, _) => Ok(true),
+        (AccessDecision::Unmentioned, Some(rules)) => is_listed(rules, principal, action, facts),
+        (AccessDecision::Unmentioned, None) | (AccessDecision::Denied, _) => Ok(false),
+    }
+}
+
+fn decide_by_policies(
+    rules: Option<&BucketRules>,
+    principal: Principal<'_>,
+    action: S3Action,
+    facts: &mut RequestFacts<'_>,
+) -> S3Result<AccessDecision> {
     if rules.is_some_and(|rules| rules.restricted) && principal == Principal::Anonymous {
-        return Ok(false);
+        return Ok(AccessDecision::Denied);
     }
     let resource = facts.resource();
     let policies = rules.into_iter().flat_map(|rules| &rules.policies);
     let policies = facts.parts.caller.identity.policies().iter().chain(policies);
     let decision = decide(policies, &AccessRequest { principal, action, resource: &resource, facts: &*facts });
-    if let Some(error) = facts.failure() {
-        return Err(store_error(error));
-    }
-    match (decision, rules) {
-        (AccessDecision::Allowed, _) => Ok(true),
-        (AccessDecision::Unmentioned, Some(rules)) => is_listed(rules, principal, action, facts),
-        (AccessDecision::Unmentioned, None) | (AccessDecision::Denied, _) => Ok(false),
+    match facts.failure() {
+        Some(error) => Err(store_error(error)),
+        None => Ok(decision),
     }
 }
 
@@ -217,7 +251,7 @@ fn is_listed_on_bucket(rules: &BucketRules, principal: Principal<'_>, action: S3
 /// Whether an access control list allows an action that no policy mentions.
 ///
 /// # Errors
-/// `NoSuchKey` for a read of an object that does not exist, if the caller may know that.
+/// `NoSuchKey` for an object that does not exist, if the caller may know that.
 fn is_listed(
     rules: &BucketRules,
     principal: Principal<'_>,
@@ -227,7 +261,8 @@ fn is_listed(
     let Some(ListedPermission::OfObject(permission)) = ListedPermission::to(action) else {
         return Ok(is_listed_on_bucket(rules, principal, action));
     };
-    if rules.lists.disabled {
+    // What an origin has is not known here, and its objects have no lists.
+    if rules.has_origin {
         return Ok(false);
     }
     if let Some(object) = facts.object() {
@@ -235,7 +270,7 @@ fn is_listed(
     }
     match facts.failure() {
         Some(error) => Err(store_error(error)),
-        None if action == GET_OBJECT && is_allowed(Some(rules), principal, LIST_BUCKET, &mut facts.of_bucket())? => {
+        None if is_allowed(Some(rules), principal, LIST_BUCKET, &mut facts.of_bucket())? => {
             Err(store_error(StoreError::NoSuchKey))
         }
         None => Ok(false),

@@ -65,7 +65,7 @@ impl BucketLists {
         principal: Principal<'_>,
         permission: AclPermission,
     ) -> S3Result<bool> {
-        Ok(self.counting(&self.of_object(attributes)?).gives(principal, permission))
+        Ok(!self.disabled && self.counting(&self.of_object(attributes)?).gives(principal, permission))
     }
 
     /// What counts of a list.

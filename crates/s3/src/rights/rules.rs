@@ -7,6 +7,7 @@ use parking_lot::RwLock;
 use s3s::{S3Error, S3Result, s3_error};
 use serde_json::json;
 use steadfast_access::{Policy, PolicyUse};
+use steadfast_edge::Edge;
 use steadfast_store::{BucketDocument, BucketSettings, Store, StoreError};
 
 use crate::error::store_error;
@@ -27,6 +28,8 @@ pub(crate) struct BucketRules {
     pub(crate) shows_absence: bool,
     /// Whether anonymous clients get nothing, whatever a policy allows.
     pub(crate) restricted: bool,
+    /// Whether the objects come from an origin.
+    pub(crate) has_origin: bool,
 }
 
 /// The policies of all buckets.
@@ -34,12 +37,13 @@ pub(crate) struct RulesOfBuckets {
     store: Store,
     /// The buckets whose objects anyone can read.
     public_read: BTreeSet<String>,
+    edge: Option<Edge>,
     kept: RwLock<HashMap<String, Arc<BucketRules>>>,
 }
 
 impl RulesOfBuckets {
-    pub(crate) fn new(store: Store, public_read: BTreeSet<String>) -> Self {
-        Self { store, public_read, kept: RwLock::default() }
+    pub(crate) fn new(store: Store, public_read: BTreeSet<String>, edge: Option<Edge>) -> Self {
+        Self { store, public_read, edge, kept: RwLock::default() }
     }
 
     /// The rules of a bucket as it is now.
@@ -81,6 +85,7 @@ impl RulesOfBuckets {
         Ok(BucketRules {
             restricted: blocked && policies.iter().any(Policy::is_public),
             shows_absence: configured.is_some() && policies.len() == 1,
+            has_origin: self.edge.as_ref().is_some_and(|edge| edge.has_origin(bucket)),
             policies,
             lists: BucketLists::of(&settings)?,
             settings,

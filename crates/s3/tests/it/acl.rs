@@ -3,13 +3,15 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use serde_json::json;
 use steadfast_access::canonical_id;
 use steadfast_s3::S3Options;
+use steadfast_users::UserAction;
 
 use crate::common::{Answer, Client, options};
 use crate::edge::{OPERATIONS, prepare};
-use crate::policies::{OF_ACCOUNT, RIGHTS, allow, ask, set, statement};
-use crate::users::Server;
+use crate::policies::{OF_ACCOUNT, RIGHTS, allow, ask, on_condition, set, statement};
+use crate::users::{Server, granted};
 
 const EVERYONE: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
 const AUTHENTICATED: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
@@ -363,4 +365,75 @@ async fn a_private_object_in_place_of_a_public_one_is_never_read() {
         }
     };
     tokio::join!(writes, reads);
+}
+
+/// Sends a part to an upload, and completes it as another client.
+async fn complete(c: &Client, part_of: &Client, path: &str, upload: &str) -> Answer {
+    let part = part_of.put(&format!("{path}?partNumber=1&uploadId={upload}"), "z").await.expect(200);
+    let tag = part.header("etag").replace('"', "&quot;");
+    let part = format!("<Part><PartNumber>1</PartNumber><ETag>{tag}</ETag></Part>");
+    let body = format!("<CompleteMultipartUpload>{part}</CompleteMultipartUpload>");
+    c.call("POST", &format!("{path}?uploadId={upload}")).body(body).send().await
+}
+
+#[tokio::test]
+async fn only_its_initiator_makes_an_upload_public() {
+    let server = Server::new().await;
+    let c = &server.root;
+    let writer = server.user("writer", &["read-write:open"]).await;
+    let publisher = server.user("publisher", &["read-write:open", "acl:open"]).await;
+    for (began, initiator) in [(c, canonical_id(None)), (&publisher, canonical_id(Some("publisher")))] {
+        let begun = began.call("POST", "/open/k?uploads").header("x-amz-acl", "public-read").send().await.expect(200);
+        let upload = begun.xml("UploadId").to_owned();
+        complete(&writer, &writer, "/open/k", &upload).await.refused(403, "AccessDenied");
+        let listed = c.get("/open?uploads").await.expect(200);
+        assert_eq!(listed.xml_all("ID"), [initiator.clone(), canonical_id(None)]);
+        let parts = c.get(&format!("/open/k?uploadId={upload}")).await.expect(200);
+        assert!(parts.text().contains(&format!("<ID>{initiator}</ID>")), "{}", parts.text());
+        complete(&publisher, &writer, "/open/k", &upload).await.expect(200);
+        ask(c, "GET", "/open/k").await.expect(200);
+        c.call("DELETE", "/open/k").send().await.expect(204);
+    }
+    // Without a list, each client with the right to write may complete it.
+    let begun = c.call("POST", "/open/k?uploads").send().await.expect(200);
+    complete(&writer, &writer, "/open/k", begun.xml("UploadId")).await.expect(200);
+    // The completion of who began it needs no further right.
+    server
+        .users
+        .run(UserAction::Permit { name: "publisher".into(), permissions: granted(&["write:open"]) })
+        .await
+        .expect("set");
+    let limited =
+        on_condition(allow(&["PutObjectAcl"], &["open/*"]), json!({"StringEquals": {"s3:x-amz-acl": "public-read"}}));
+    set(c, "open", &[limited]).await;
+    let begun = publisher.call("POST", "/open/k?uploads").header("x-amz-acl", "public-read").send().await.expect(200);
+    complete(&publisher, &publisher, "/open/k", begun.xml("UploadId")).await.expect(200);
+    ask(c, "GET", "/open/k").await.expect(200);
+}
+
+#[tokio::test]
+async fn an_object_does_not_inherit_a_list() {
+    let server = Server::new().await;
+    let c = &server.root;
+    let ada = server.user("ada", &["write:open"]).await;
+    c.put("/open/k", "x").await.expect(200);
+    c.put("/open/k?acl", list(&named(&canonical_id(Some("ada"))), "WRITE_ACP")).await.expect(200);
+    for method in ["PUT", "POST"] {
+        let path = if method == "POST" { "/open/k?uploads" } else { "/open/k" };
+        ada.call(method, path).header("x-amz-acl", "public-read").send().await.refused(403, "AccessDenied");
+    }
+    canned(&ada, "/open/k?acl", "public-read").await.expect(200);
+    assert_eq!(ask(c, "GET", "/open/k").await.expect(200).bytes(), b"x");
+}
+
+#[tokio::test]
+async fn a_bucket_that_exists_is_not_made_with_another_list() {
+    let c = Client::new().await;
+    c.call("PUT", "/open").header("x-amz-acl", "public-read").send().await.expect(200);
+    c.call("PUT", "/open").header("x-amz-acl", "public-read").send().await.expect(200);
+    c.call("PUT", "/open").send().await.expect(200);
+    for (header, value) in [("x-amz-acl", "public-read-write"), ("x-amz-object-ownership", "ObjectWriter")] {
+        c.call("PUT", "/open").header(header, value).send().await.refused(409, "BucketAlreadyOwnedByYou");
+    }
+    c.call("PUT", "/open").header("x-amz-acl", "private").send().await.refused(409, "BucketAlreadyOwnedByYou");
 }

@@ -1,6 +1,8 @@
 //! Objects through the S3 interface: reads return what was written, and invalid requests get S3's
 //! errors.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::common::{Client, md5_hex, options, store_with};
@@ -407,4 +409,31 @@ async fn unsupported_features_are_refused() {
         .send()
         .await
         .refused(501, "NotImplemented");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_onto_itself_never_describes_another_write() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "first").await.expect(200);
+    let ended = AtomicBool::new(false);
+    let writes = async {
+        for n in 0..300 {
+            c.put("/bucket/k", n.to_string()).await.expect(200);
+        }
+        ended.store(true, Relaxed);
+    };
+    let copies = async {
+        while !ended.load(Relaxed) {
+            let copy = c.call("PUT", "/bucket/k").header("x-amz-copy-source", "/bucket/k");
+            let copy = copy.header("x-amz-metadata-directive", "REPLACE").header("if-match", "*").send().await;
+            assert!(matches!(copy.status, 200 | 409), "{copy:?}");
+            let answer = c.get("/bucket/k").await.expect(200);
+            assert_eq!(answer.header("etag"), format!("\"{}\"", md5_hex(answer.bytes())));
+        }
+    };
+    tokio::join!(writes, copies);
+    let stale = c.call("PUT", "/bucket/k").header("x-amz-copy-source", "/bucket/k");
+    let stale = stale.header("x-amz-metadata-directive", "REPLACE").header("if-match", &md5_hex(b"first"));
+    stale.send().await.refused(412, "PreconditionFailed");
 }

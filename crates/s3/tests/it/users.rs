@@ -57,7 +57,7 @@ impl Server {
     }
 }
 
-fn granted(grants: &[&str]) -> Permissions {
+pub fn granted(grants: &[&str]) -> Permissions {
     Permissions { grants: grants.iter().map(|grant| (*grant).to_owned()).collect(), policy: None }
 }
 

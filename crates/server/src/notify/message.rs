@@ -86,7 +86,7 @@ impl Message<'_> {
             "awsRegion": self.region,
             "eventTime": rfc3339(*time_ms),
             "eventName": name(event.kind),
-            "userIdentity": {"principalId": "steadfast"},
+            "userIdentity": {"principalId": event.cause.as_ref().map_or("steadfast", |cause| &cause.principal)},
             "requestParameters": {"sourceIPAddress": ""},
             "responseElements": {"x-amz-request-id": self.id(), "x-amz-id-2": ""},
             "s3": {
@@ -102,20 +102,30 @@ impl Message<'_> {
         })
     }
 
-    /// The event as S3 sends it.
+    /// The record with the address of the client. Channels get it without: their subscribers are
+    /// clients themselves.
+    fn record_with_address(&self) -> Value {
+        let mut record = self.record();
+        if let Some(address) = self.event.event.cause.as_ref().and_then(|cause| cause.address) {
+            record["requestParameters"]["sourceIPAddress"] = json!(address.to_string());
+        }
+        record
+    }
+
+    /// The event as S3 sends it, for channels.
     pub(super) fn records(&self) -> String {
         json!({"Records": [self.record()]}).to_string()
     }
 
-    /// The event as webhooks get it: the same with MinIO's name and key in front.
+    /// The event as webhooks get it: with MinIO's name and key in front.
     pub(super) fn posted(&self) -> String {
-        self.with_name(self.record())
+        self.with_name(self.record_with_address())
     }
 
     /// The event as MinIO posts it to webhooks. `attributes` are those of the object, if it is
     /// still the one of the event.
     pub(super) fn posted_as_minio(&self, attributes: Option<&Attributes>) -> String {
-        let mut record = self.record();
+        let mut record = self.record_with_address();
         record["eventVersion"] = json!("2.0");
         record["eventSource"] = json!("minio:s3");
         record["eventName"] = json!(format!("s3:{}", name(self.event.event.kind)));
@@ -171,7 +181,7 @@ impl fmt::Display for Id {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_store::{ObjectEvent, Position};
+    use steadfast_store::{Cause, ObjectEvent, Position};
 
     use super::*;
 
@@ -183,6 +193,7 @@ mod tests {
             size: 7,
             etag: "e".into(),
             targets: Vec::new(),
+            cause: Some(Cause { principal: "ada".into(), address: "192.0.2.1".parse().ok() }),
         };
         let position = Position { epoch: 1, offset: 255 };
         Event { slot: 3, position, time_ms: 1_700_000_000_042, event, maybe_redelivered: false }
@@ -196,6 +207,8 @@ mod tests {
         assert_eq!(record["eventName"], "ObjectCreated:Put");
         assert_eq!(record["eventTime"], "2023-11-14T22:13:20.042Z");
         assert_eq!(record["s3"]["configurationId"], "r");
+        assert_eq!(record["userIdentity"]["principalId"], "ada");
+        assert_eq!(record["requestParameters"]["sourceIPAddress"], "", "channels get no address");
         assert_eq!(
             record["s3"]["object"],
             json!({"key": "a+dir/%C3%BC%2B1.png", "size": 7, "eTag": "e", "sequencer": "00000000000000FF"})
@@ -218,7 +231,14 @@ mod tests {
             (&json!("s3:ObjectRemoved:Delete"), &json!("b/a dir/ü+1.png"))
         );
         assert!(posted["Records"][0]["s3"]["object"].get("size").is_none());
+        assert_eq!(posted["Records"][0]["requestParameters"]["sourceIPAddress"], "192.0.2.1");
+        let mut old = event.clone();
+        old.event.cause = None;
+        let posted: Value = serde_json::from_str(&Message { event: &old, ..message }.posted()).expect("JSON");
+        assert_eq!(posted["Records"][0]["userIdentity"]["principalId"], "steadfast");
+        assert_eq!(posted["Records"][0]["requestParameters"]["sourceIPAddress"], "");
     }
+
     #[test]
     fn a_webhook_may_get_all_fields_of_minio() {
         let event = event(EventKind::Put);

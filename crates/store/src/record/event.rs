@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! notifications = 1 document:s rules:v (id:s target:s kinds:1 prefix:s suffix:s)*
-//! event         = 1 kind:1 bucket:s key:s size:v etag:s targets:v (rule:s target:s)*
+//! event         = 1 kind:1 bucket:s key:s size:v etag:s targets:v (rule:s target:s)* [cause]
+//! cause         = principal:s address:s      as text; no address: empty
 //! ```
 //!
-//! Each begins with its format number. Notifications follow the durability in a bucket's record; an
+//! Each begins with its format number. Builds from before causes do not read what follows the
+//! targets. Notifications follow the durability in a bucket's record; an
 //! event is the body of a publication.
 
 use super::wire::{Dec, Malformed, put_bytes, put_varint};
-use crate::events::{EventKind, EventTarget, NotificationRule, Notifications, ObjectEvent};
+use crate::events::{Cause, EventKind, EventTarget, NotificationRule, Notifications, ObjectEvent};
 
 const FORMAT: u8 = 1;
 
@@ -28,6 +30,15 @@ fn format(dec: &mut Dec<'_>) -> Result<(), Malformed> {
 
 fn text(dec: &mut Dec<'_>) -> Result<String, Malformed> {
     dec.str().map(str::to_owned)
+}
+
+fn cause(dec: &mut Dec<'_>) -> Result<Cause, Malformed> {
+    let (principal, address) = (dec.str()?.into(), dec.str()?);
+    let address = match address {
+        "" => None,
+        text => Some(text.parse().map_err(|_| Malformed("event: an address is none"))?),
+    };
+    Ok(Cause { principal, address })
 }
 
 impl Notifications {
@@ -70,6 +81,10 @@ impl ObjectEvent {
             put_bytes(&mut out, target.rule.as_bytes());
             put_bytes(&mut out, target.target.as_bytes());
         }
+        if let Some(cause) = &self.cause {
+            put_bytes(&mut out, cause.principal.as_bytes());
+            put_bytes(&mut out, cause.address.map(|address| address.to_string()).unwrap_or_default().as_bytes());
+        }
         out
     }
 
@@ -83,7 +98,8 @@ impl ObjectEvent {
         for _ in 0..dec.varint()? {
             targets.push(EventTarget { rule: text(&mut dec)?, target: text(&mut dec)? });
         }
-        Ok(Self { kind, bucket, key, size, etag, targets })
+        let cause = if dec.0.is_empty() { None } else { Some(cause(&mut dec)?) };
+        Ok(Self { kind, bucket, key, size, etag, targets, cause })
     }
 }
 
@@ -110,9 +126,10 @@ mod tests {
         }
 
         #[test]
-        fn events_come_back(kind in 0usize..4, bucket in ".{0,8}", key in ".{0,30}", size: u64, etag in ".{0,8}", targets in proptest::collection::vec((".{0,8}", ".{0,8}"), 0..4)) {
+        fn events_come_back(kind in 0usize..4, bucket in ".{0,8}", key in ".{0,30}", size: u64, etag in ".{0,8}", targets in proptest::collection::vec((".{0,8}", ".{0,8}"), 0..4), cause in proptest::option::of((".{0,8}", any::<Option<std::net::IpAddr>>()))) {
             let targets = targets.into_iter().map(|(rule, target)| EventTarget { rule, target }).collect();
-            let event = ObjectEvent { kind: EventKind::ALL[kind], bucket, key, size, etag, targets };
+            let cause = cause.map(|(principal, address)| Cause { principal: principal.into(), address });
+            let event = ObjectEvent { kind: EventKind::ALL[kind], bucket, key, size, etag, targets, cause };
             prop_assert_eq!(ObjectEvent::decode(&event.encode()), Ok(event));
         }
 

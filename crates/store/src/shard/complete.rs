@@ -22,7 +22,7 @@ use crate::shard::submit::{
     KeyAccess, Precondition, Refusal, Submission, batch_bytes, check_head, object_accesses, precondition_of,
 };
 use crate::shard::uploads::part_info;
-use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
+use crate::{Attributes, Cause, Condition, EventKind, PartChoice, StoreError, Written};
 
 /// The completion of an upload, or of a fill.
 pub(crate) struct Completion<'a> {
@@ -37,6 +37,8 @@ pub(crate) struct Completion<'a> {
     /// Preconditions of the object, in addition to that of the upload.
     pub(crate) preconditions: &'a [Precondition<'a>],
     pub(crate) durability: Durability,
+    /// The client that completes it.
+    pub(crate) cause: Option<&'a Cause>,
     /// For a fill, the time that the object gets. Such an object has no parts and makes no event.
     pub(crate) fill_ms: Option<u64>,
 }
@@ -101,7 +103,7 @@ impl<'a> Completion<'a> {
             return Ok(None);
         }
         let (kind, etag) = (EventKind::Complete, &meta.attributes.etag[..]);
-        Draft::of(applied, self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag })
+        Draft::of(applied, self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag, cause: self.cause })
     }
 
     /// The upload first: another part or another completion may have changed it. The upload's own
@@ -277,6 +279,7 @@ fn completed_attributes(given: &Attributes, begun: Attributes) -> Attributes {
             *mine = begun;
         }
     }
+    attributes.set_initiator(None);
     attributes
 }
 

@@ -9,7 +9,7 @@ use steadfast_flow::has_fault;
 use steadfast_log::{Durability, Record};
 
 use crate::channels::{FOR_EVER_MS, Publication};
-use crate::events::{EventKind, EventTarget, ObjectEvent};
+use crate::events::{Cause, EventKind, EventTarget, ObjectEvent};
 use crate::layout::slot_of;
 use crate::record::{Head, keys};
 use crate::shard::applied::AppliedState;
@@ -20,6 +20,9 @@ use crate::{BucketSettings, StoreError, StoreOptions, StoreSabotage};
 
 /// Overhead of an event in bytes.
 const EVENT_BYTES: u64 = 256;
+
+/// Bytes of a cause, at most: its name, the text of an address, and their lengths.
+const CAUSE_BYTES_MAX: u64 = Cause::NAME_BYTES_MAX as u64 + 64;
 
 /// An event without a position yet.
 pub(crate) struct Draft {
@@ -38,7 +41,7 @@ impl Draft {
         bucket: &Bucket,
         change: ObjectChange<'_>,
     ) -> Result<Option<Self>, StoreError> {
-        let ObjectChange { kind, key, size, etag } = change;
+        let ObjectChange { kind, key, size, etag, cause } = change;
         let mut targets = Vec::new();
         if let BucketSettings { notifications: Some(notifications), .. } = &**bucket.settings.read() {
             let wanted = notifications.rules.iter().filter(|rule| rule.wants(kind, key));
@@ -48,7 +51,9 @@ impl Draft {
             return Ok(None);
         }
         let (bucket_name, key_text) = (bucket.name.clone(), key.to_owned());
-        let event = ObjectEvent { kind, bucket: bucket_name, key: key_text, size, etag: etag.to_owned(), targets };
+        let etag = etag.to_owned();
+        let event =
+            ObjectEvent { kind, bucket: bucket_name, key: key_text, size, etag, targets, cause: cause.cloned() };
         let slot = slot_of(bucket.id, key.as_bytes());
         let outbox = applied.channels.get(applied, &keys::outbox(slot))?;
         Ok(Some(Self { slot, outbox, body: event.encode().into(), if_there: None }))
@@ -76,6 +81,7 @@ pub(crate) struct ObjectChange<'a> {
     pub(crate) key: &'a str,
     pub(crate) size: u64,
     pub(crate) etag: &'a str,
+    pub(crate) cause: Option<&'a Cause>,
 }
 
 fn is_mirrored(options: &StoreOptions, bucket: &Bucket, wanted: impl Fn(&str) -> bool) -> bool {
@@ -95,7 +101,7 @@ pub(crate) fn event_bytes_max(options: &StoreOptions, bucket: &Bucket, key_len: 
     let settings = bucket.settings.read();
     let rules = settings.notifications.iter().flat_map(|notifications| &notifications.rules);
     let targets: usize = rules.map(|rule| rule.id.len() + rule.target.len() + 8).sum();
-    2 * EVENT_BYTES + (bucket.name.len() + key_len + targets) as u64
+    2 * EVENT_BYTES + CAUSE_BYTES_MAX + (bucket.name.len() + key_len + targets) as u64
 }
 
 /// An outbox locked for new events.

@@ -16,16 +16,24 @@ use crate::merge::{Listed, Merge, Source};
 use crate::record::upload::UploadOwner;
 use crate::shard::list::{Item, Items};
 use crate::shard::uploads::{UploadItem, UploadItems};
-use crate::{ListPage, ListQuery, StoreError, UploadPage};
+use crate::{Cause, ListPage, ListQuery, StoreError, UploadPage};
 
 /// The content of a bucket. It is known only to its operations whether the bucket exists.
 #[derive(Debug, Clone, Copy)]
 pub struct BucketContents<'a> {
     pub(super) store: &'a Store,
     pub(super) bucket: &'a str,
+    /// The client that makes a change.
+    pub(super) cause: Option<&'a Cause>,
 }
 
-impl BucketContents<'_> {
+impl<'a> BucketContents<'a> {
+    /// The same content, changed by this client: the events of a change name it.
+    #[must_use]
+    pub fn caused_by(self, cause: &'a Cause) -> Self {
+        Self { cause: Some(cause), ..self }
+    }
+
     /// A page of the objects.
     ///
     /// # Errors
@@ -139,8 +147,7 @@ impl BucketContents<'_> {
         for (place, (key, slot)) in keys.into_iter().zip(slots).enumerate() {
             match entered.home_of(slot) {
                 Ok(disk) => {
-                    let deletes =
-                        by_disk.entry(disk.seat).or_insert_with(|| ManyDeletes::new(disk, self.bucket, durability));
+                    let deletes = by_disk.entry(disk.seat).or_insert_with(|| ManyDeletes::new(disk, self, durability));
                     deletes.push(place, key);
                 }
                 Err(e) => results[place] = Err(e),

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use steadfast_log::{Durability, Priority, Record};
 
+use super::contents::BucketContents;
 use super::topology::HomeDisk;
 use crate::record::{Head, keys};
 use crate::shard::events::{Draft, ObjectChange, event_bytes_max};
@@ -17,7 +18,7 @@ const RECORD_BYTES: u64 = 256;
 /// The keys of a request that one disk is home to. The caller has entered their slots.
 pub(super) struct ManyDeletes<'a> {
     disk: HomeDisk,
-    bucket: &'a str,
+    of: BucketContents<'a>,
     durability: Option<Durability>,
     /// Keys with their places in the request.
     keys: Vec<(usize, String)>,
@@ -25,8 +26,8 @@ pub(super) struct ManyDeletes<'a> {
 
 impl<'a> ManyDeletes<'a> {
     /// None yet.
-    pub(super) fn new(disk: HomeDisk, bucket: &'a str, durability: Option<Durability>) -> Self {
-        Self { disk, bucket, durability, keys: Vec::new() }
+    pub(super) fn new(disk: HomeDisk, of: BucketContents<'a>, durability: Option<Durability>) -> Self {
+        Self { disk, of, durability, keys: Vec::new() }
     }
 
     /// Adds a key with its place in the request.
@@ -40,7 +41,7 @@ impl<'a> ManyDeletes<'a> {
         let batch_max = self.disk.log().limits().batch_bytes_max / 2;
         let mut results = Vec::with_capacity(self.keys.len());
         let mut rest = &self.keys[..];
-        let found = self.disk.find(self.bucket).ok();
+        let found = self.disk.find(self.of.bucket).ok();
         let options = &self.disk.applied.options;
         let event = |key: &str| found.as_ref().map_or(0, |bucket| event_bytes_max(options, bucket, key.len()));
         while !rest.is_empty() {
@@ -60,12 +61,12 @@ impl<'a> ManyDeletes<'a> {
     /// Deletes some of them in one commit.
     async fn commit(&self, keys: &[(usize, String)]) -> Result<(), StoreError> {
         let (applied, writes) = (&self.disk.applied, &self.disk.writes);
-        let bucket = self.disk.find(self.bucket)?;
+        let bucket = self.disk.find(self.of.bucket)?;
         let mut batch = Vec::with_capacity(keys.len());
         let mut accesses = Vec::with_capacity(keys.len());
         let mut events = Vec::new();
         for (i, (_, key)) in (0u64..).zip(keys) {
-            let change = ObjectChange { kind: EventKind::Delete, key, size: 0, etag: "" };
+            let change = ObjectChange { kind: EventKind::Delete, key, size: 0, etag: "", cause: self.of.cause };
             events.extend(Draft::of(applied, &bucket, change)?.map(|draft| draft.if_there(accesses.len())));
             let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
             check_head(&head)?;

@@ -22,7 +22,7 @@ use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::pending::PendingState;
 use crate::shard::submit::{KeyAccess, Precondition, Submission, batch_bytes, check_head, precondition_of};
 use crate::shard::uploads::durability_of;
-use crate::{Attributes, Condition, EventKind, ObjectInfo, ObjectReader, StoreError, UploadInfo, Written};
+use crate::{Attributes, Cause, Condition, EventKind, ObjectInfo, ObjectReader, StoreError, UploadInfo, Written};
 
 /// A key of a bucket, whether or not it has an object. Each operation looks up the key's home anew,
 /// so a value may be kept while the key moves to another disk.
@@ -31,6 +31,8 @@ pub struct Home<'a> {
     pub(super) store: &'a Store,
     pub(super) bucket: &'a str,
     pub(super) key: &'a str,
+    /// The client that makes a change.
+    pub(super) cause: Option<&'a Cause>,
 }
 
 impl std::fmt::Debug for Home<'_> {
@@ -40,6 +42,13 @@ impl std::fmt::Debug for Home<'_> {
 }
 
 impl<'a> Home<'a> {
+    /// The same key, changed by this client: the event of a change names it.
+    #[must_use]
+    pub fn caused_by(self, cause: &'a Cause) -> Self {
+        assert!(cause.principal.len() <= Cause::NAME_BYTES_MAX, "the name of a client is bounded");
+        Self { cause: Some(cause), ..self }
+    }
+
     /// The disk that is home to the key, for reading.
     pub(super) fn disk(self) -> Result<HomeDisk, StoreError> {
         self.store.topology().home(self.bucket, self.key)
@@ -96,7 +105,9 @@ impl<'a> Home<'a> {
     pub async fn writer(self, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         let disk = self.disk()?;
         let bucket = disk.find(self.bucket)?;
-        ObjectWriter::begin(self.store, &disk, bucket, self.key, WriteTarget::Object, size).await
+        let mut writer = ObjectWriter::begin(self.store, &disk, bucket, self.key, WriteTarget::Object, size).await?;
+        writer.caused_by(self.cause);
+        Ok(writer)
     }
 
     /// Deletes the object; succeeds when none exists, unless the condition requires one.
@@ -108,7 +119,7 @@ impl<'a> Home<'a> {
         self.store.events().room_for(self.bucket).await?;
         let disk = self.enter().await?;
         let bucket = disk.find(self.bucket)?;
-        let change = ObjectChange { kind: EventKind::Delete, key: self.key, size: 0, etag: "" };
+        let change = ObjectChange { kind: EventKind::Delete, key: self.key, size: 0, etag: "", cause: self.cause };
         let event = Draft::of(&disk.applied, &bucket, change)?.map(|draft| draft.if_there(0));
         let durability = bucket.durability(durability);
         disk.with_disk_name(self.delete_on(&disk, &bucket, precondition_of(&condition), event, durability).await)
@@ -178,7 +189,8 @@ impl<'a> Home<'a> {
         writer.commit(attributes, condition, durability).await
     }
 
-    /// Copies the object onto itself: only its attributes and its time change. No data is copied.
+    /// Copies the object onto itself, if it has this version: only its attributes and its time
+    /// change. No data is copied.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::ConditionFailed`],
@@ -187,10 +199,11 @@ impl<'a> Home<'a> {
         self,
         attributes: Attributes,
         condition: Condition,
+        version: Option<Lsn>,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         self.store.events().room_for(self.bucket).await?;
-        let rewrite = Rewrite { condition, durability, event_kind: Some(EventKind::Copy) };
+        let rewrite = Rewrite { condition, version, durability, event_kind: Some(EventKind::Copy) };
         let copied = rewrite.of(self, |found, now| {
             found.meta.modified_ms = now;
             found.meta.attributes = attributes.clone();
@@ -204,7 +217,7 @@ impl<'a> Home<'a> {
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those
     /// of the log.
     pub async fn set_tags(self, tags: BTreeMap<String, String>) -> Result<Written, StoreError> {
-        let rewrite = Rewrite { condition: Condition::None, durability: None, event_kind: None };
+        let rewrite = Rewrite { condition: Condition::None, version: None, durability: None, event_kind: None };
         let tagged = rewrite.of(self, |found, _| {
             found.meta.attributes.tags = tags.clone();
             found.meta.attributes.forget_origin();
@@ -212,13 +225,13 @@ impl<'a> Home<'a> {
         tagged.await
     }
 
-    /// Replaces the access control list of the object, in the front end's form; nothing else
-    /// changes except its version.
+    /// Replaces the access control list of the object, in the front end's form, if the object has
+    /// this version; nothing else changes except its version.
     ///
     /// # Errors
-    /// Those of [`Home::set_tags`]; [`StoreError::ConditionFailed`].
-    pub async fn set_acl(self, acl: Option<String>, condition: Condition) -> Result<Written, StoreError> {
-        let rewrite = Rewrite { condition, durability: None, event_kind: None };
+    /// Those of [`Home::set_tags`]; [`StoreError::ConditionFailed`] for another version.
+    pub async fn set_acl(self, acl: Option<String>, version: Option<Lsn>) -> Result<Written, StoreError> {
+        let rewrite = Rewrite { condition: Condition::None, version, durability: None, event_kind: None };
         let listed = rewrite.of(self, |found, _| {
             found.meta.attributes.set_acl(acl.clone());
             found.meta.attributes.forget_origin();

@@ -193,7 +193,7 @@ impl Store {
 
     /// The content of a bucket.
     pub fn contents<'a>(&'a self, bucket: &'a str) -> BucketContents<'a> {
-        BucketContents { store: self, bucket }
+        BucketContents { store: self, bucket, cause: None }
     }
 
     /// The snapshots.
@@ -232,7 +232,7 @@ impl Store {
 
     /// A key of a bucket. It is known only to its operations whether bucket and object exist.
     pub fn at<'a>(&'a self, bucket: &'a str, key: &'a str) -> Home<'a> {
-        Home { store: self, bucket, key }
+        Home { store: self, bucket, key, cause: None }
     }
 
     /// Makes all changes durable that reads could see at the call.

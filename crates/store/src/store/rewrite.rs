@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use steadfast_log::{Durability, LogError, Priority, Record};
+use steadfast_log::{Durability, LogError, Lsn, Priority, Record};
 
 use super::home::Home;
 use super::topology::HomeDisk;
@@ -22,6 +22,8 @@ use crate::{Condition, EventKind, StoreError, Written};
 /// A commit of an object's record with other metadata.
 pub(super) struct Rewrite {
     pub(super) condition: Condition,
+    /// The version that the object must have, if any is required.
+    pub(super) version: Option<Lsn>,
     /// The bucket's when `None`.
     pub(super) durability: Option<Durability>,
     /// Kind of its event, if it has one.
@@ -40,7 +42,7 @@ impl Rewrite {
         let bucket = disk.find(home.bucket)?;
         let mut follow = Follow::default();
         loop {
-            match self.attempt(&disk, &bucket, home.key, &change, &mut follow).await {
+            match self.attempt(&disk, &bucket, home, &change, &mut follow).await {
                 Ok(Some(written)) => return Ok(written),
                 Ok(None) => {}
                 Err(e) => return disk.with_disk_name(Err(e)),
@@ -53,7 +55,7 @@ impl Rewrite {
         &self,
         disk: &HomeDisk,
         bucket: &Bucket,
-        key: &str,
+        Home { key, cause, .. }: Home<'_>,
         change: &impl Fn(&mut Found, u64),
         follow: &mut Follow,
     ) -> Result<Option<Written>, StoreError> {
@@ -74,6 +76,9 @@ impl Rewrite {
             Condition::None => {}
             Condition::Matches(etag) if etag == "*" || *etag == found.meta.attributes.etag => {}
             _ => return Err(StoreError::ConditionFailed),
+        }
+        if self.version.is_some_and(|version| version != found.version) {
+            return Err(StoreError::ConditionFailed);
         }
         change(&mut found, applied.env.wall_ms());
         let at = found.location;
@@ -102,7 +107,8 @@ impl Rewrite {
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body, version: None }];
         let (size, etag) = (found.meta.size, &found.meta.attributes.etag[..]);
-        let event = self.event_kind.map(|kind| Draft::of(applied, bucket, ObjectChange { kind, key, size, etag }));
+        let event =
+            self.event_kind.map(|kind| Draft::of(applied, bucket, ObjectChange { kind, key, size, etag, cause }));
         let event = event.transpose()?.flatten();
         let precondition = Precondition::Version(found.version);
         let becomes = Some((PendingState::Present(found.meta.attributes.etag), 0));

@@ -143,6 +143,7 @@ impl Upload<'_> {
             attributes: &attributes,
             preconditions: &preconditions,
             durability: bucket.durability(durability),
+            cause: self.home.cause,
             fill_ms: None,
         };
         disk.with_disk_name(completion.run().await)
@@ -175,6 +176,7 @@ impl Upload<'_> {
             attributes: &stored.attributes,
             preconditions: &preconditions,
             durability: Durability::Async,
+            cause: self.home.cause,
             fill_ms: Some(stored.modified_ms),
         };
         disk.with_disk_name(completion.run().await)

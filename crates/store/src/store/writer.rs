@@ -23,7 +23,7 @@ use crate::shard::pending::PendingState;
 use crate::shard::submit::{
     KeyAccess, Precondition, Submission, check_head, fill_preconditions, object_accesses, precondition_of,
 };
-use crate::{Attributes, Condition, EventKind, FillCondition, PartInfo, StoreError, StoredObject, Written};
+use crate::{Attributes, Cause, Condition, EventKind, FillCondition, PartInfo, StoreError, StoredObject, Written};
 
 /// Takes the bytes of an object or a part and commits it. Dropping it gives up: its chunks become
 /// garbage.
@@ -35,6 +35,8 @@ pub struct ObjectWriter {
     follows: Option<Follows>,
     /// Kind of the event for its commit, if any.
     event_kind: Option<EventKind>,
+    /// The client that the event names.
+    cause: Option<Cause>,
     body: BodyWriter,
 }
 
@@ -59,7 +61,7 @@ impl ObjectWriter {
         // The commit notices a layout change in between.
         let follows = Some(Follows { store: store.clone(), generation: store.generation() });
         let event_kind = matches!(target, WriteTarget::Object).then_some(EventKind::Put);
-        Ok(Self { follows, event_kind, body })
+        Ok(Self { follows, event_kind, cause: None, body })
     }
 
     /// Begins an object or a part on one shard, wherever its home is. Its commit makes no event.
@@ -71,7 +73,11 @@ impl ObjectWriter {
         size: u64,
     ) -> Result<Self, StoreError> {
         let body = BodyWriter::begin(shard, bucket, key, target, Some(size)).await?;
-        Ok(Self { follows: None, event_kind: None, body })
+        Ok(Self { follows: None, event_kind: None, cause: None, body })
+    }
+
+    pub(super) fn caused_by(&mut self, cause: Option<&Cause>) {
+        self.cause = cause.cloned();
     }
 
     /// Makes its event a copy instead of a put.
@@ -284,7 +290,8 @@ impl ObjectWriter {
     /// The event of the commit, if it has one.
     fn draft(&self, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
         let Some(kind) = self.event_kind else { return Ok(None) };
-        let change = ObjectChange { kind, key: &self.body.key, size: meta.size, etag: &meta.attributes.etag };
+        let (size, etag, cause) = (meta.size, &meta.attributes.etag[..], self.cause.as_ref());
+        let change = ObjectChange { kind, key: &self.body.key, size, etag, cause };
         Draft::of(&self.body.shard.applied, &self.body.bucket, change)
     }
 

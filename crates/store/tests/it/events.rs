@@ -1,6 +1,6 @@
 //! Object events: one for each change, in order, present if and only if the change is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use futures::poll;
 use steadfast_disk::Disk;
 use steadfast_log::Durability;
 use steadfast_store::{
-    BucketSettings, Condition, Event, EventKind, Mirrored, NotificationRule, Notifications, PartChoice, Store,
+    BucketSettings, Cause, Condition, Event, EventKind, Mirrored, NotificationRule, Notifications, PartChoice, Store,
     StoreError, StoredObject,
 };
 
@@ -68,7 +68,7 @@ on_disks! {
         put_if(&store, "a", b"2", "e", Condition::Absent).await.expect_err("it is there");
         put(&store, "b", &[1; 15_000]).await;
         copy(&store, "a", "c").await.expect("copied");
-        store.at(BUCKET, "a").copy_onto_itself(etag("x"), Condition::None, None).await.expect("copied");
+        store.at(BUCKET, "a").copy_onto_itself(etag("x"), Condition::None, None, None).await.expect("copied");
         store.at(BUCKET, "a").set_tags(BTreeMap::from([("t".into(), "v".into())])).await.expect("tagged");
         uploaded(&store, "d").await;
         store.at(BUCKET, "a").delete(Condition::None, None).await.expect("deleted");
@@ -108,6 +108,50 @@ on_disks! {
             assert_eq!((gone.event.size, gone.event.targets.len(), &gone.event.targets[1].target[..]), (0, 2, "to-b"));
             assert_eq!((put.slot, put.position.epoch), (gone.slot, gone.position.epoch));
             assert!(put.position.offset < gone.position.offset);
+        }
+    }
+}
+
+on_disks! {
+    async fn events_name_the_client_that_made_the_change(disks) {
+        let (pool, mut store) = Pool::start_on(disks, true).await;
+        put(&store, "source", b"x").await;
+        listen(&store, vec![rule("all", &EventKind::ALL, "")]).await;
+        let cause = |name: &str| Cause { principal: name.into(), address: "192.0.2.7".parse().ok() };
+        let unknown = Cause { principal: "anonymous".into(), address: None };
+        let (put_by, copied_by, completed_by) = (cause("put"), cause("copy"), cause("complete"));
+        let writer = store.at(BUCKET, "a").caused_by(&put_by).writer(None).await.expect("a writer");
+        writer.commit(etag("e"), Condition::None, None).await.expect("put");
+        let reader = store.at(BUCKET, "source").reader().await.expect("a reader");
+        let copied = store.at(BUCKET, "b").caused_by(&copied_by).copy_from(reader, etag("c"), Condition::None, None);
+        copied.await.expect("copied");
+        let home = store.at(BUCKET, "b").caused_by(&unknown);
+        home.copy_onto_itself(etag("d"), Condition::None, None, None).await.expect("copied");
+        let id = store.at(BUCKET, "c").create_upload(etag(""), Condition::None).await.expect("upload").upload_id;
+        let part = store.at(BUCKET, "c").upload(&id).writer(1, None).await.expect("part");
+        part.commit(etag("p"), Condition::None, None).await.expect("part");
+        let parts = vec![PartChoice { number: 1, etag: "p".into() }];
+        let upload = store.at(BUCKET, "c").caused_by(&completed_by).upload(&id);
+        upload.complete(parts, etag("m"), Condition::None, None).await.expect("complete");
+        store.at(BUCKET, "a").caused_by(&unknown).delete(Condition::None, None).await.expect("deleted");
+        let many = store.contents(BUCKET).caused_by(&put_by).delete(vec!["b".into()], None).await;
+        assert!(many.iter().all(Result::is_ok));
+        put(&store, "d", b"by the server").await;
+        for rebuilt in [false, true] {
+            let events = waiting(&store).await;
+            let of = |kind, key: &str| {
+                let found = events.iter().find(|e| e.event.kind == kind && e.event.key == key).expect("delivered");
+                found.event.cause.clone()
+            };
+            assert_eq!(of(EventKind::Put, "a"), Some(put_by.clone()));
+            assert_eq!(of(EventKind::Complete, "c"), Some(completed_by.clone()));
+            assert_eq!(of(EventKind::Delete, "a"), Some(unknown.clone()));
+            assert_eq!(of(EventKind::Delete, "b"), Some(put_by.clone()));
+            assert_eq!(of(EventKind::Put, "d"), None);
+            let copies = events.iter().filter(|e| e.event.kind == EventKind::Copy);
+            let copies: BTreeSet<_> = copies.map(|e| e.event.cause.clone().expect("a client").principal).collect();
+            assert_eq!(copies, BTreeSet::from(["copy".into(), "anonymous".into()]));
+            store = reopened(&pool, store, rebuilt).await;
         }
     }
 }

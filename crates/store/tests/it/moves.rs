@@ -221,7 +221,7 @@ async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<Atomi
                 let data = [bytes_of(n, 11_000), bytes_of(n + 1, 9_000)].concat();
                 model.lock().insert(key.clone(), data);
                 // With the attributes of the others.
-                store.at(BUCKET, &key).copy_onto_itself(etag("e"), Condition::None, None).await.expect("copy");
+                store.at(BUCKET, &key).copy_onto_itself(etag("e"), Condition::None, None, None).await.expect("copy");
             }
             7 => {
                 let tags = BTreeMap::from([("t".to_owned(), n.to_string())]);

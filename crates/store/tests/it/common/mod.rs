@@ -206,10 +206,10 @@ pub async fn put_if(
 /// Copies an object with its attributes.
 pub async fn copy(store: &Store, from: &str, to: &str) -> Result<Written, StoreError> {
     let reader = store.at(BUCKET, from).reader().await?;
-    let attributes = reader.info().attributes.clone();
+    let (attributes, version) = (reader.info().attributes.clone(), reader.info().version);
     let home = store.at(BUCKET, to);
     match from == to {
-        true => home.copy_onto_itself(attributes, Condition::None, None).await,
+        true => home.copy_onto_itself(attributes, Condition::None, Some(version), None).await,
         false => home.copy_from(reader, attributes, Condition::None, None).await,
     }
 }
