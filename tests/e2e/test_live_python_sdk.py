@@ -47,7 +47,7 @@ def source(tmp_path):
     return source
 
 
-@pytest.fixture(params=["one node", "three nodes"])
+@pytest.fixture(params=[pytest.param("one node", marks=pytest.mark.slow), "three nodes"])
 def servers(request, make_server, tmp_path):
     """One server, or the nodes of a cluster: a home and two fronts."""
     if request.param == "one node":
