@@ -137,6 +137,11 @@ mod tests {
         assert!(allows(&["read-write:uploads"], "ListBucket", "uploads"));
         assert!(!allows(&["read-write:uploads"], "DeleteBucket", "uploads"));
         assert!(!allows(&["read-write:uploads"], "PutBucketPolicy", "uploads"));
+        // A key for uploads must not publish.
+        assert!(!allows(&["read-write:uploads"], "PutObjectAcl", "uploads/a"));
+        assert!(allows(&["acl:uploads/a*"], "PutObjectAcl", "uploads/a"));
+        assert!(!allows(&["acl:uploads/a*"], "PutObjectAcl", "uploads/b"));
+        assert!(!allows(&["acl:uploads"], "PutBucketAcl", "uploads"));
         assert!(allows(&["list"], "ListAllMyBuckets", ""));
         assert!(allows(&["list"], "ListBucket", "any"));
         assert!(!allows(&["list"], "GetObject", "any/a"));

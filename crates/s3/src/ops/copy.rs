@@ -123,7 +123,7 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     let given = described!(input).attributes()?;
     let acl = acl::of_write(handler, &input.bucket, &given_list!(input))?;
     // The copy must take the object that was checked: one reader ensures it for another key, the
-    // entity tag for the same key.
+    // version for the same key.
     for _ in 0..SELF_COPY_TRIES {
         // A reader reads a small object at once. A request that the index already refuses needs no
         // reader.
