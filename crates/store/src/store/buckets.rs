@@ -47,7 +47,7 @@ impl Buckets<'_> {
     /// # Errors
     /// [`StoreError::NoSuchBucket`].
     pub fn get(self, name: &str) -> Result<BucketInfo, StoreError> {
-        Ok(self.store.lead()?.find(name)?.info())
+        Ok(self.store.topology().lead()?.find(name)?.info())
     }
 
     /// The settings of a bucket, without a copy. They are another value after each change.
@@ -55,7 +55,7 @@ impl Buckets<'_> {
     /// # Errors
     /// [`StoreError::NoSuchBucket`].
     pub fn settings(self, name: &str) -> Result<Arc<BucketSettings>, StoreError> {
-        Ok(self.store.lead()?.find(name)?.settings.read().clone())
+        Ok(self.store.topology().lead()?.find(name)?.settings.read().clone())
     }
 
     /// All buckets, by name.

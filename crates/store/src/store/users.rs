@@ -25,7 +25,8 @@ impl StoreUsers<'_> {
     /// # Errors
     /// [`StoreError::Doubtful`] when damage took records: a user may have been changed by one.
     pub fn all(self) -> Result<Arc<UserTexts>, StoreError> {
-        let lead = self.store.lead()?;
+        let topology = self.store.topology();
+        let lead = topology.lead()?;
         lead.applied.losses.not_in_doubt(None)?;
         Ok(lead.applied.registry.read().users.clone())
     }
