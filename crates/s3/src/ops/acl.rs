@@ -3,7 +3,7 @@
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use steadfast_access::{ACL_GRANTS_MAX, AccessList, AclPermission, Grantee as AclGrantee, canonical_id};
-use steadfast_store::{BucketDocument, StoreError};
+use steadfast_store::{BucketDocument, ObjectInfo, StoreError};
 
 use crate::conditions::only_null_version;
 use crate::error::{invalid_argument, invalid_request, store_error};
@@ -234,6 +234,13 @@ pub(crate) async fn put_of_bucket(
     Ok(S3Response::new(PutBucketAclOutput::default()))
 }
 
+/// An object, and the lists of its bucket.
+fn object_and_lists(handler: &Handler, bucket: &str, key: &str) -> S3Result<(BucketLists, ObjectInfo)> {
+    let settings = handler.store.buckets().settings(bucket).map_err(store_error)?;
+    let info = handler.store.at(bucket, key).info().map_err(store_error)?;
+    Ok((BucketLists::of(&settings)?, info))
+}
+
 pub(crate) async fn of_object(
     handler: &Handler,
     req: S3Request<GetObjectAclInput>,
@@ -242,11 +249,10 @@ pub(crate) async fn of_object(
     let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let settings = handler.store.buckets().settings(&input.bucket).map_err(store_error)?;
-    let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+    let (lists, info) = object_and_lists(handler, &input.bucket, &input.key)?;
     let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
     handler.judge.check_opened((GET_LIST, GET_VERSION_LIST), facts, &info.attributes)?;
-    let list = BucketLists::of(&settings)?.of_object(&info.attributes)?;
+    let list = lists.of_object(&info.attributes)?;
     Ok(S3Response::new(GetObjectAclOutput {
         grants: Some(answered(&list)),
         owner: Some(owner()),
@@ -262,12 +268,11 @@ pub(crate) async fn put_of_object(
     let parts = request_parts(context.as_ref(), &req.uri, &req.headers)?;
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let settings = handler.store.buckets().settings(&input.bucket).map_err(store_error)?;
-    let info = handler.store.at(&input.bucket, &input.key).info().map_err(store_error)?;
+    let (lists, info) = object_and_lists(handler, &input.bucket, &input.key)?;
     let given =
         GivenList { body: input.access_control_policy.as_ref(), ..given_list!(input, input.grant_write.as_ref()) };
     let list = given.read(handler)?.ok_or_else(missing)?;
-    BucketLists::of(&settings)?.check(&list, given.canned)?;
+    lists.check(&list, given.canned)?;
     // Another request may have replaced the object whose own list allows this.
     let facts = handler.judge.facts(parts, &input.bucket, Some(&input.key));
     handler.judge.check_opened((PUT_LIST, PUT_VERSION_LIST), facts, &info.attributes)?;
