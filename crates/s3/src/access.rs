@@ -56,7 +56,7 @@ impl Keys {
     ///
     /// # Errors
     /// `InvalidAccessKeyId`: the key has changed since the signature was verified.
-    fn identity(&self, access_key: &str, secret: &SecretKey) -> S3Result<Identity> {
+    pub(crate) fn identity(&self, access_key: &str, secret: &SecretKey) -> S3Result<Identity> {
         if self.root.contains_key(access_key) {
             return Ok(Identity::Root);
         }

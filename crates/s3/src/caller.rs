@@ -47,11 +47,12 @@ impl Identity {
     }
 
     /// Its own policies.
-    pub(crate) fn policies(&self) -> &[Policy] {
-        match self {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        let policies = match self {
             Self::User(account) => account.policies(),
             Self::Root | Self::Anonymous => &[],
-        }
+        };
+        policies.iter().map(|policy| &**policy)
     }
 }
 

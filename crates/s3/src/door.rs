@@ -19,11 +19,13 @@ use steadfast_flow::{
     Budget, Connection, Env, FlowStatus, KeyedGate, KeyedGateOptions, Patience, SlowRequests, SlowStatus, Stage,
     Throttle, group_of, stages,
 };
+use steadfast_minio::Administration;
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::about::About;
 use crate::access::{Access, Domains, Keys};
+use crate::administration::AdminRoute;
 use crate::audit::Audited;
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::caller::ClientLink;
@@ -72,7 +74,7 @@ pub struct S3Door(Arc<Shared>);
 
 struct Shared {
     s3: S3Service,
-    store: Store,
+    administration: AdminRoute,
     /// Admits the requests being served.
     gate: KeyedGate,
     /// Admits the long answers being sent, which do not fit into one piece of memory.
@@ -124,6 +126,14 @@ impl S3Door {
         let mut builder = S3ServiceBuilder::new(handler);
         let keys = Keys::new(&options.credentials, options.users.clone());
         builder.set_auth(keys.clone());
+        let administration = AdminRoute {
+            administration: options.administration.clone(),
+            domains: Arc::new(Domains::new(&options.domains)),
+            keys: keys.clone(),
+            env: env.clone(),
+            body_time: options.body_stall,
+        };
+        builder.set_route(administration.clone());
         let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
         builder.set_access(Access {
             keys,
@@ -146,6 +156,7 @@ impl S3Door {
         // The bodies of objects are bounded where they are received. They pass through `s3s` in
         // pieces.
         config.put_object_max_size = None;
+        config.custom_route_max_body_size = Some(Administration::BODY_BYTES_MAX);
         config.aws_chunked_stream_max_chunk_size = usize::MAX;
         config.enable_sig_v2 = options.signature_v2;
         config.sig_v4_allowed_services = vec!["s3".to_owned()];
@@ -171,7 +182,7 @@ impl S3Door {
         let (places, answers) = (gate("s3_requests", options.requests_max), gate("s3_answers", options.answers_max));
         Ok(Self(Arc::new(Shared {
             s3: builder.build(),
-            store,
+            administration,
             gate: places,
             answers,
             xml,
@@ -260,7 +271,10 @@ impl S3Door {
             error_response(cors::refused(request.headers()))
         } else if probes::is_probe(&request) {
             probes::answer()
-        } else if probes::is_administration(&request) && shared.store.buckets().get(probes::BUCKET).is_err() {
+        } else if probes::is_administration(&request)
+            && shared.administration.is_host(request.uri(), request.headers())
+            && !shared.administration.serves(request.method(), request.uri(), request.headers())
+        {
             probes::refuse(request.uri().path())
         } else {
             audited = self.audited(&request, &context, &about, &state);

@@ -9,6 +9,7 @@
 
 mod about;
 mod access;
+mod administration;
 mod attributes;
 mod audit;
 mod body;
@@ -40,7 +41,11 @@ pub use io::StallIo;
 pub use operations::operations;
 pub use options::{EtagKind, EventTargets, IpNetwork, S3Options};
 
-/// Whether a bucket can have this name.
+/// The name that no new bucket can have: the paths of its objects are those of MinIO's
+/// administration. MinIO allows no such bucket either.
+const RESERVED: &str = "minio";
+
+/// Whether a new bucket can have this name.
 pub fn is_bucket_name(name: &str) -> bool {
-    s3s::path::check_bucket_name(name)
+    s3s::path::check_bucket_name(name) && name != RESERVED
 }

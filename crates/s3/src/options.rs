@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_edge::Edge;
+use steadfast_minio::Administration;
 use steadfast_users::Users;
 
 use crate::audit::AuditSink;
@@ -81,6 +82,8 @@ pub struct S3Options {
     pub credentials: Vec<(String, String)>,
     /// The users; `None`: there are none.
     pub users: Option<Users>,
+    /// MinIO's administration; `None`: it is refused.
+    pub administration: Option<Administration>,
     /// Whether requests and presigned URLs may be signed with version 2.
     pub signature_v2: bool,
     /// The region reported to clients. Requests may be signed for any region.
@@ -152,6 +155,7 @@ impl Default for S3Options {
         Self {
             credentials: Vec::new(),
             users: None,
+            administration: None,
             signature_v2: true,
             region: "us-east-1".into(),
             domains: Vec::new(),

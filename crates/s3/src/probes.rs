@@ -1,5 +1,5 @@
 //! Requests that only MinIO's tools send to the S3 port: the health checks of charts, compose files
-//! and `mc ready`, which are answered, and the administration, which is refused.
+//! and `mc ready`, which are answered, and what is not served of the administration.
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -8,11 +8,8 @@ use s3s::Body;
 const PATHS: [&str; 4] =
     ["/minio/health/live", "/minio/health/ready", "/minio/health/cluster", "/minio/health/cluster/read"];
 
-/// The bucket whose objects have the paths of the administration. MinIO allows no such bucket.
-pub(crate) const BUCKET: &str = "minio";
-
-/// The requests of the administration, with what does the same here. The first that fits counts.
-const ADMINISTRATION: [(&str, &str); 19] = [
+/// Requests of the administration, with what does the same here. The first that fits counts.
+const ADMINISTRATION: [(&str, &str); 14] = [
     ("/minio/v2/metrics", "/metrics of the admin port has the metrics"),
     ("/minio/metrics/", "/metrics of the admin port has the metrics"),
     ("/minio/prometheus/", "/metrics of the admin port has the metrics"),
@@ -23,13 +20,8 @@ const ADMINISTRATION: [(&str, &str); 19] = [
     ("/minio/admin/v3/get-config", "`steadfast serve --print-config` shows the configuration"),
     ("/minio/admin/v3/set-config", "the configuration is a file, of which `steadfast serve --print-config` makes one"),
     ("/minio/admin/v3/service", "the service manager of the machine restarts the server"),
-    ("/minio/admin/v3/add-user", "`steadfast user create` makes a user"),
-    ("/minio/admin/v3/list-users", "`steadfast user list` lists the users"),
-    ("/minio/admin/v3/set-user-status", "`steadfast user disable` and `enable` do that"),
-    ("/minio/admin/v3/remove-user", "`steadfast user remove` removes a user"),
-    ("/minio/admin/v3/add-canned-policy", "`steadfast user permit NAME --policy FILE` gives a user a policy"),
-    ("/minio/admin/v3/idp/builtin/policy", "`steadfast user permit NAME --policy FILE` gives a user a policy"),
-    ("/minio/admin/v3/add-service-account", "`steadfast key create USER` makes a further key"),
+    ("/minio/admin/v3/update-group-members", "there are no groups: attach policies to each user"),
+    ("/minio/admin/v3/set-bucket-quota", "buckets have no quotas"),
     ("/minio/admin/", "`steadfast status` shows the state, and `steadfast help` lists the commands"),
     ("/minio/kms/", "the server does not encrypt; encrypt its disks"),
 ];
@@ -60,7 +52,7 @@ pub(crate) fn is_administration<B>(request: &Request<B>) -> bool {
 pub(crate) fn refuse(path: &str) -> Response<Body> {
     let instead = instead(path).unwrap_or_default();
     let text = format!(
-        r#"{{"Code":"NotImplemented","Message":"Steadfast has no administration over HTTP as MinIO has it: {instead}. See from-minio.md."}}"#
+        r#"{{"Code":"NotImplemented","Message":"Steadfast does not do this over HTTP as MinIO does: {instead}. See from-minio.md."}}"#
     );
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
@@ -75,7 +67,7 @@ mod tests {
     #[test]
     fn administration_is_refused_with_what_does_it_here() {
         for (path, words) in [
-            ("/minio/admin/v3/info", "steadfast status"),
+            ("/minio/admin/v3/top/locks", "steadfast status"),
             ("/minio/admin/v3/heal/bucket/", "steadfast scrub"),
             ("/minio/v2/metrics/cluster", "/metrics of the admin port"),
         ] {

@@ -14,7 +14,7 @@ use crate::index::IndexStatus;
 pub struct StoreStatus {
     /// Buckets.
     pub buckets: u64,
-    /// Users.
+    /// Users and named policies.
     pub users: u64,
     /// Objects.
     pub objects: u64,

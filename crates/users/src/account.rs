@@ -1,16 +1,18 @@
 //! A user as requests meet it.
 
+use std::sync::Arc;
+
 use steadfast_access::{Policy, Principal};
 
 /// A user, with what it may do.
 #[derive(Debug)]
 pub struct Account {
     name: String,
-    policies: Vec<Policy>,
+    policies: Vec<Arc<Policy>>,
 }
 
 impl Account {
-    pub(crate) fn new(name: &str, policies: Vec<Policy>) -> Self {
+    pub(crate) fn new(name: &str, policies: Vec<Arc<Policy>>) -> Self {
         Self { name: name.to_owned(), policies }
     }
 
@@ -19,8 +21,8 @@ impl Account {
         &self.name
     }
 
-    /// What its own policies allow and deny.
-    pub fn policies(&self) -> &[Policy] {
+    /// What its policies allow and deny.
+    pub fn policies(&self) -> &[Arc<Policy>] {
         &self.policies
     }
 

@@ -1,4 +1,4 @@
-//! What an operator can do to users and keys.
+//! What an operator can do to users, keys and named policies.
 
 use std::fmt;
 
@@ -24,7 +24,35 @@ impl fmt::Debug for NewKey {
     }
 }
 
-/// What an operator does to users and keys.
+/// What changes of a key; `None`: it stays as it is.
+#[derive(Default)]
+pub struct KeyChange {
+    /// The secret key.
+    pub secret_key: Option<String>,
+    /// Whether it is disabled.
+    pub disabled: Option<bool>,
+    /// When it stops to work, in milliseconds since 1970; `Some(None)`: never.
+    pub expires_ms: Option<Option<u64>>,
+}
+
+impl fmt::Debug for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyChange(secret, disabled {:?}, expires {:?} ms)", self.disabled, self.expires_ms)
+    }
+}
+
+/// How the named policies of a user change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attachment {
+    /// The user gets further ones.
+    Add,
+    /// The user loses some.
+    Remove,
+    /// The user has these and no others.
+    Replace,
+}
+
+/// What an operator does to users, keys and named policies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum UserAction {
@@ -60,6 +88,25 @@ pub enum UserAction {
     },
     /// Removes a user and its keys.
     Remove {
+        /// Its name.
+        name: String,
+    },
+    /// Makes a named policy, or changes it for all users that have it.
+    PolicySet {
+        /// Its name.
+        name: String,
+        /// The policy, as JSON.
+        policy: String,
+    },
+    /// Lists the named policies.
+    PolicyList {},
+    /// Shows a named policy.
+    PolicyShow {
+        /// Its name.
+        name: String,
+    },
+    /// Removes a named policy that no user has.
+    PolicyRemove {
         /// Its name.
         name: String,
     },

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use steadfast_access::Policy;
 use steadfast_store::{StoreError, UserTexts};
 
 use crate::account::Account;
+use crate::named_policy::{NamedPolicy, named, record_name};
 use crate::seal::Seal;
 use crate::user::User;
 
@@ -67,9 +69,19 @@ impl SigningKey {
     }
 }
 
+/// A named policy that was read, and what it was read from.
+struct KnownPolicy {
+    text: Arc<str>,
+    policy: Arc<Policy>,
+}
+
+type KnownPolicies = BTreeMap<String, KnownPolicy>;
+
 /// A user that was read, and what it was read from.
 struct KnownUser {
     text: Arc<str>,
+    /// The named policies, as they were read.
+    attached: Vec<(String, Arc<Policy>)>,
     canonical_id: String,
     keys: Vec<(String, Arc<SigningKey>)>,
 }
@@ -80,6 +92,7 @@ pub(crate) struct Directory {
     /// What it was read from.
     texts: Arc<UserTexts>,
     users: BTreeMap<String, Arc<KnownUser>>,
+    policies: KnownPolicies,
     by_access_key: HashMap<String, Arc<SigningKey>>,
     by_canonical_id: HashMap<String, String>,
 }
@@ -96,17 +109,21 @@ impl Directory {
         Arc::ptr_eq(&self.texts, texts)
     }
 
-    /// The directory of these texts. Users that have not changed since this one are taken from it.
+    /// The directory of these texts. What has not changed since this one is taken from it.
     ///
     /// # Errors
-    /// A user that cannot be read, as a message.
+    /// A user or a named policy that cannot be read, as a message.
     pub(crate) fn updated(&self, texts: Arc<UserTexts>, seal: &Seal) -> Result<Self, String> {
         let mut next = Self { texts: texts.clone(), ..Self::default() };
-        for (name, text) in &*texts {
-            let known = self.users.get(name).filter(|known| Arc::ptr_eq(&known.text, text));
+        for name in NamedPolicy::names(&texts) {
+            let known = self.policies.get(&name);
+            next.policies.insert(name.clone(), KnownPolicy::read(&name, &texts, known)?);
+        }
+        for (name, text) in texts.iter().filter(|(name, _)| named(name).is_none()) {
+            let known = self.users.get(name).filter(|known| known.is_of(text, &next.policies));
             let user = match known {
                 Some(known) => known.clone(),
-                None => Arc::new(KnownUser::read(name, text, seal)?),
+                None => Arc::new(KnownUser::read(name, text, &next.policies, seal)?),
             };
             next.by_access_key.extend(user.keys.iter().cloned());
             next.by_canonical_id.insert(user.canonical_id.clone(), name.clone());
@@ -136,11 +153,45 @@ impl Directory {
     }
 }
 
+impl KnownPolicy {
+    /// Reads the policy of a name; `known` is what was read before.
+    ///
+    /// # Errors
+    /// It cannot be read, as a message.
+    fn read(name: &str, texts: &UserTexts, known: Option<&Self>) -> Result<Self, String> {
+        let unreadable = |why| format!("the policy {name:?} cannot be read: {why}. Start the build that changed it");
+        let text = texts.get(&record_name(name)).cloned().unwrap_or_else(|| Arc::from(""));
+        if let Some(known) = known.filter(|known| known.text == text) {
+            return Ok(Self { text, policy: known.policy.clone() });
+        }
+        let found = NamedPolicy::find(texts, name).map_err(unreadable)?;
+        let policy = found.expect("a policy of the list of names").compiled().map_err(unreadable)?;
+        Ok(Self { text, policy })
+    }
+}
+
 impl KnownUser {
-    fn read(name: &str, text: &Arc<str>, seal: &Seal) -> Result<Self, String> {
+    /// Whether it was read from this text, with the named policies as they are now.
+    fn is_of(&self, text: &Arc<str>, policies: &KnownPolicies) -> bool {
+        let same = |name: &str, policy| policies.get(name).is_some_and(|now| Arc::ptr_eq(&now.policy, policy));
+        Arc::ptr_eq(&self.text, text) && self.attached.iter().all(|(name, policy)| same(name, policy))
+    }
+
+    /// Reads a user.
+    ///
+    /// # Errors
+    /// It cannot be read, or a named policy of it does not exist, as a message: without the policy
+    /// it could do more.
+    fn read(name: &str, text: &Arc<str>, policies: &KnownPolicies, seal: &Seal) -> Result<Self, String> {
         let unreadable = |why| format!("the user {name:?} cannot be read: {why}. Start the build that changed it");
         let user = User::parse(text).map_err(unreadable)?;
-        let policies = user.permissions.policies().map_err(unreadable)?;
+        let mut attached = Vec::with_capacity(user.permissions.attached.len());
+        for policy in &user.permissions.attached {
+            let found = policies.get(policy).ok_or_else(|| unreadable(format!("there is no policy {policy:?}")))?;
+            attached.push((policy.clone(), found.policy.clone()));
+        }
+        let mut policies = user.permissions.own_policies().map_err(unreadable)?;
+        policies.extend(attached.iter().map(|(_, policy)| policy.clone()));
         let account = Arc::new(Account::new(name, policies));
         let key = |(access_key, stored): (&String, &crate::user::StoredKey)| {
             let key = SigningKey {
@@ -152,6 +203,6 @@ impl KnownUser {
             (access_key.clone(), Arc::new(key))
         };
         let canonical_id = steadfast_access::canonical_id(Some(name));
-        Ok(Self { text: text.clone(), canonical_id, keys: user.keys.iter().map(key).collect() })
+        Ok(Self { text: text.clone(), attached, canonical_id, keys: user.keys.iter().map(key).collect() })
     }
 }

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::permissions::Permissions;
-use crate::seal::Seal;
 
 /// The most keys of a user.
 pub(crate) const KEYS_MAX: usize = 10;
@@ -51,26 +49,6 @@ impl StoredKey {
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms.is_some_and(|end| end <= now_ms)
     }
-
-    /// What operators see: all but the secret.
-    pub(crate) fn shown(&self, access_key: &str, user: &str, seal: &Seal, now_ms: u64) -> Value {
-        let state = if self.disabled {
-            "disabled"
-        } else if self.is_expired(now_ms) {
-            "expired"
-        } else if seal.open(access_key, &self.sealed).is_none() {
-            "sealed with another key"
-        } else {
-            "active"
-        };
-        json!({
-            "access_key": access_key,
-            "user": user,
-            "state": state,
-            "created_ms": self.created_ms,
-            "expires_ms": self.expires_ms,
-        })
-    }
 }
 
 impl User {
@@ -88,21 +66,6 @@ impl User {
     /// Those of JSON.
     pub(crate) fn text(&self) -> Result<String, String> {
         serde_json::to_string(self).map_err(|e| e.to_string())
-    }
-
-    /// What operators see of it.
-    pub(crate) fn shown(&self, name: &str, seal: &Seal, now_ms: u64) -> Value {
-        let keys: Vec<Value> = self.keys.iter().map(|(access, key)| key.shown(access, name, seal, now_ms)).collect();
-        let policy = self.permissions.policy.as_deref();
-        json!({
-            "name": name,
-            "disabled": self.disabled,
-            "created_ms": self.created_ms,
-            "grants": self.permissions.grants,
-            "policy": policy.map(|text| serde_json::from_str::<Value>(text).unwrap_or_default()),
-            "canonical_id": steadfast_access::canonical_id(Some(name)),
-            "keys": keys,
-        })
     }
 }
 

@@ -9,29 +9,16 @@ use steadfast_flow::Env;
 use steadfast_store::{Store, StoreError, UserTexts};
 
 use crate::account::Account;
-use crate::action::{NewKey, UserAction};
+use crate::action::{Attachment, KeyChange, NewKey, UserAction};
 use crate::directory::{Directory, KeyRefusal, SigningKey};
+use crate::error::UserError;
 use crate::key_pair::KeyPair;
+use crate::named_policy::{NamedPolicy, named};
 use crate::permissions::Permissions;
+use crate::policies::{self, NamedPolicies, check_room};
 use crate::seal::Seal;
+use crate::summary::{KeySummary, UserSummary};
 use crate::user::{KEYS_MAX, StoredKey, User, check_name};
-
-/// Why an action on users failed.
-#[derive(Debug, thiserror::Error)]
-pub enum UserError {
-    /// The action cannot be done; the text gives the reason.
-    #[error("{0}")]
-    Refused(String),
-    /// The pool cannot be read or changed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-impl From<String> for UserError {
-    fn from(why: String) -> Self {
-        Self::Refused(why)
-    }
-}
 
 /// The users of a pool. Cloning shares them.
 #[derive(Clone)]
@@ -114,6 +101,90 @@ impl Users {
         Ok(self.directory()?.name_of(canonical_id).map(str::to_owned))
     }
 
+    /// What operators see of all users, by name.
+    ///
+    /// # Errors
+    /// [`UserError`].
+    pub fn all(&self) -> Result<Vec<UserSummary>, UserError> {
+        let (texts, now_ms) = (self.0.store.users().all()?, self.0.env.wall_ms());
+        let users = texts.iter().filter(|(name, _)| named(name).is_none());
+        users.map(|(name, text)| Ok(UserSummary::of(&User::parse(text)?, name, &self.0.seal, now_ms))).collect()
+    }
+
+    /// What operators see of a user.
+    ///
+    /// # Errors
+    /// [`UserError`].
+    pub fn get(&self, name: &str) -> Result<UserSummary, UserError> {
+        let user = known(&*self.0.store.users().all()?, name)?;
+        Ok(UserSummary::of(&user, name, &self.0.seal, self.0.env.wall_ms()))
+    }
+
+    /// What operators see of a key.
+    ///
+    /// # Errors
+    /// [`UserError`].
+    pub fn get_key(&self, access_key: &str) -> Result<KeySummary, UserError> {
+        let user = self.get(&self.owner(access_key)?)?;
+        let key = user.keys.into_iter().find(|key| key.access_key == access_key);
+        key.ok_or_else(|| UserError::NoSuchKey(access_key.to_owned()))
+    }
+
+    /// The named policies.
+    pub fn policies(&self) -> NamedPolicies<'_> {
+        NamedPolicies { store: &self.0.store, now_ms: self.0.env.wall_ms(), records_max: self.0.users_max }
+    }
+
+    /// Changes which named policies a user has. Returns those of `policies` that it did not have
+    /// and now has, or had and has no more.
+    ///
+    /// # Errors
+    /// [`UserError`].
+    pub async fn attach(&self, name: &str, policies: &[String], how: Attachment) -> Result<Vec<String>, UserError> {
+        let changed = self.change(name, |user, texts| {
+            let permissions = &mut user.permissions;
+            let mut policies: Vec<String> = policies.to_vec();
+            policies.sort_unstable();
+            policies.dedup();
+            let before = permissions.attached.clone();
+            match how {
+                Attachment::Add => permissions.attached.extend(policies.iter().cloned()),
+                Attachment::Replace => permissions.attached = policies.clone(),
+                Attachment::Remove => permissions.attached.retain(|policy| !policies.contains(policy)),
+            }
+            permissions.attached.sort_unstable();
+            permissions.attached.dedup();
+            if how != Attachment::Remove {
+                check_attached(&policies, texts)?;
+                permissions.check()?;
+            }
+            policies.retain(|policy| before.contains(policy) != permissions.attached.contains(policy));
+            Ok(policies)
+        });
+        let changed = changed.await?;
+        tracing::info!(user = name, policies = ?changed, ?how, "the named policies of a user were changed");
+        Ok(changed)
+    }
+
+    /// Gives a key another secret, lets it work or not, or sets when it stops to work.
+    ///
+    /// # Errors
+    /// [`UserError`].
+    pub async fn change_key_to(&self, access_key: &str, next: KeyChange) -> Result<(), UserError> {
+        let secret_key = next.secret_key;
+        let pair = secret_key.map(|secret_key| KeyPair { access_key: access_key.to_owned(), secret_key });
+        pair.as_ref().map(KeyPair::check).transpose()?;
+        let sealed = pair.map(|pair| self.0.seal.seal(access_key, &pair.secret_key)).transpose()?;
+        let changed = self.change_key(access_key, |key| {
+            key.sealed = sealed.unwrap_or(std::mem::take(&mut key.sealed));
+            key.disabled = next.disabled.unwrap_or(key.disabled);
+            key.expires_ms = next.expires_ms.unwrap_or(key.expires_ms);
+        });
+        changed.await?;
+        tracing::info!(access_key, "a key was changed");
+        Ok(())
+    }
+
     /// The users as they are now.
     fn directory(&self) -> Result<Arc<Directory>, StoreError> {
         let texts = self.0.store.users().all()?;
@@ -135,33 +206,43 @@ impl Users {
         let now_ms = self.0.env.wall_ms();
         match action {
             UserAction::Create { name, permissions, key } => self.create(&name, permissions, key, now_ms).await,
-            UserAction::List {} => self.list(now_ms),
-            UserAction::Show { name } => {
-                let texts = self.0.store.users().all()?;
-                Ok(known(&texts, &name)?.shown(&name, &self.0.seal, now_ms))
-            }
+            UserAction::List {} => Ok(json!(self.all()?)),
+            UserAction::Show { name } => Ok(json!(self.get(&name)?)),
             UserAction::Permit { name, permissions } => {
                 permissions.check()?;
-                let changed = self.change(&name, |user| {
+                let changed = self.change(&name, |user, texts| {
+                    check_attached(&permissions.attached, texts)?;
                     user.permissions = permissions;
-                    Ok(user.shown(&name, &self.0.seal, now_ms))
+                    Ok(json!(UserSummary::of(user, &name, &self.0.seal, now_ms)))
                 });
                 let shown = changed.await?;
                 tracing::info!(user = name, "the permissions of a user were set");
                 Ok(shown)
             }
             UserAction::Disable { name, disabled } => {
-                let changed = self.change(&name, |user| {
+                let changed = self.change(&name, |user, _| {
                     user.disabled = disabled;
-                    Ok(user.shown(&name, &self.0.seal, now_ms))
+                    Ok(json!(UserSummary::of(user, &name, &self.0.seal, now_ms)))
                 });
                 let shown = changed.await?;
                 tracing::info!(user = name, disabled, "a user was changed");
                 Ok(shown)
             }
             UserAction::Remove { name } => self.remove(&name).await,
+            UserAction::PolicySet { name, policy } => {
+                Ok(shown_policy(&name, &self.policies().set(&name, policy).await?))
+            }
+            UserAction::PolicyList {} => {
+                let all = self.policies().all()?;
+                Ok(all.iter().map(|(name, policy)| shown_policy(name, policy)).collect())
+            }
+            UserAction::PolicyShow { name } => Ok(shown_policy(&name, &self.policies().get(&name)?)),
+            UserAction::PolicyRemove { name } => {
+                self.policies().remove(&name).await?;
+                Ok(json!({ "name": name }))
+            }
             UserAction::KeyCreate { user: name, key } => {
-                let new = self.change(&name, |user| self.add_key(user, &name, key, now_ms)).await?;
+                let new = self.change(&name, |user, _| self.add_key(user, &name, key, now_ms)).await?;
                 tracing::info!(user = name, access_key = %new["access_key"], "a key was made");
                 Ok(new)
             }
@@ -174,8 +255,9 @@ impl Users {
                 let name = self.owner(&access_key)?;
                 let end = now_ms.saturating_add(overlap_ms);
                 let new = self
-                    .change(&name, |user| {
-                        let old = user.keys.get_mut(&access_key).ok_or_else(|| no_key(&access_key))?;
+                    .change(&name, |user, _| {
+                        let old =
+                            user.keys.get_mut(&access_key).ok_or_else(|| UserError::NoSuchKey(access_key.clone()))?;
                         old.expires_ms = Some(old.expires_ms.map_or(end, |expires| expires.min(end)));
                         let expires_ms = old.expires_ms;
                         let mut new = self.add_key(user, &name, key, now_ms)?;
@@ -188,8 +270,8 @@ impl Users {
             }
             UserAction::KeyRemove { access_key } => {
                 let name = self.owner(&access_key)?;
-                let removed = self.change(&name, |user| {
-                    user.keys.remove(&access_key).ok_or_else(|| no_key(&access_key))?;
+                let removed = self.change(&name, |user, _| {
+                    user.keys.remove(&access_key).ok_or_else(|| UserError::NoSuchKey(access_key.clone()))?;
                     Ok(json!({ "access_key": access_key, "user": name }))
                 });
                 let shown = removed.await?;
@@ -213,15 +295,14 @@ impl Users {
             if texts.contains_key(name) {
                 return Err(UserError::Refused(format!("the user {name} exists")));
             }
-            if texts.len() >= self.0.users_max {
-                return Err(UserError::Refused(format!(
-                    "there are {} users, the most: see access.users_max",
-                    texts.len()
-                )));
+            check_room(texts, self.0.users_max)?;
+            check_attached(&permissions.attached, texts)?;
+            if self.directory()?.key(name).is_some() {
+                return Err(UserError::Refused(format!("the name {name} is the access key of another user")));
             }
             let mut user = User { created_ms: now_ms, disabled: false, permissions, keys: Default::default() };
             let key = key.map(|key| self.add_key(&mut user, name, key, now_ms)).transpose()?;
-            made = json!({ "user": user.shown(name, &self.0.seal, now_ms), "key": key });
+            made = json!({ "user": UserSummary::of(&user, name, &self.0.seal, now_ms), "key": key });
             Ok(Some(user.text()?))
         });
         changed.await?;
@@ -252,59 +333,49 @@ impl Users {
             match user.keys.get(&pair.access_key) {
                 None => _ = self.run(UserAction::KeyCreate { user: name.to_owned(), key: new_key(pair) }).await?,
                 Some(key) if self.0.seal.open(&pair.access_key, &key.sealed).as_ref() == Some(&pair.secret_key) => {}
-                Some(_) => self.replace_secret(&pair).await?,
+                Some(_) => {
+                    let next = KeyChange { secret_key: Some(pair.secret_key), ..KeyChange::default() };
+                    self.change_key_to(&pair.access_key, next).await?;
+                }
             }
         }
         Ok(user.permissions != permissions)
     }
 
-    async fn replace_secret(&self, pair: &KeyPair) -> Result<(), UserError> {
-        pair.check()?;
-        let sealed = self.0.seal.seal(&pair.access_key, &pair.secret_key)?;
-        self.change_key(&pair.access_key, |key| key.sealed = sealed).await?;
-        tracing::info!(access_key = pair.access_key, "a key got another secret");
-        Ok(())
-    }
-
-    fn list(&self, now_ms: u64) -> Result<Value, UserError> {
-        let texts = self.0.store.users().all()?;
-        let shown = texts.iter().map(|(name, text)| Ok(User::parse(text)?.shown(name, &self.0.seal, now_ms)));
-        shown.collect()
-    }
-
     async fn remove(&self, name: &str) -> Result<Value, UserError> {
         // Also one that this build cannot read.
-        let removed = self.0.store.users().change(name, |texts| match texts.contains_key(name) {
-            true => Ok(None),
-            false => Err(no_user(name)),
-        });
+        let removed =
+            self.0.store.users().change(name, |texts| match texts.contains_key(name) && named(name).is_none() {
+                true => Ok(None),
+                false => Err(UserError::NoSuchUser(name.to_owned())),
+            });
         removed.await?;
         tracing::info!(user = name, "a user was removed");
         Ok(json!({ "name": name }))
     }
 
-    /// Changes a user that exists; `change` returns what the operator sees.
-    async fn change(
+    /// Changes a user that exists. `change` gets all users too, and its result is that of the call.
+    async fn change<T>(
         &self,
         name: &str,
-        change: impl FnOnce(&mut User) -> Result<Value, UserError>,
-    ) -> Result<Value, UserError> {
-        let mut shown = Value::Null;
+        change: impl FnOnce(&mut User, &UserTexts) -> Result<T, UserError>,
+    ) -> Result<T, UserError> {
+        let mut done = None;
         let changed = self.0.store.users().change(name, |texts| {
             let mut user = known(texts, name)?;
-            shown = change(&mut user)?;
+            done = Some(change(&mut user, texts)?);
             Ok::<_, UserError>(Some(user.text()?))
         });
         changed.await?;
-        Ok(shown)
+        Ok(done.expect("the store has called the closure"))
     }
 
     async fn change_key(&self, access_key: &str, change: impl FnOnce(&mut StoredKey)) -> Result<Value, UserError> {
         let name = self.owner(access_key)?;
-        self.change(&name, |user| {
-            let key = user.keys.get_mut(access_key).ok_or_else(|| no_key(access_key))?;
+        self.change(&name, |user, _| {
+            let key = user.keys.get_mut(access_key).ok_or_else(|| UserError::NoSuchKey(access_key.to_owned()))?;
             change(key);
-            Ok(key.shown(access_key, &name, &self.0.seal, self.0.env.wall_ms()))
+            Ok(json!(KeySummary::of(key, (access_key, &name), &self.0.seal, self.0.env.wall_ms())))
         })
         .await
     }
@@ -312,7 +383,7 @@ impl Users {
     /// The name of the user of a key.
     fn owner(&self, access_key: &str) -> Result<String, UserError> {
         let directory = self.directory()?;
-        let key = directory.key(access_key).ok_or_else(|| no_key(access_key))?;
+        let key = directory.key(access_key).ok_or_else(|| UserError::NoSuchKey(access_key.to_owned()))?;
         Ok(key.account().name().to_owned())
     }
 
@@ -330,7 +401,10 @@ impl Users {
         };
         pair.check()?;
         let KeyPair { access_key, secret_key } = pair;
-        if access_key == self.0.root || self.directory()?.key(&access_key).is_some() {
+        let directory = self.directory()?;
+        // In MinIO the access key of a user is its name, so a key may have no name but that.
+        let of_another = access_key != name && directory.has(&access_key);
+        if access_key == self.0.root || of_another || directory.key(&access_key).is_some() {
             return Err(UserError::Refused(format!("the access key {access_key} is taken")));
         }
         let expires_ms = key.lifetime_ms.map(|lifetime| now_ms.saturating_add(lifetime));
@@ -341,14 +415,18 @@ impl Users {
 }
 
 fn known(texts: &UserTexts, name: &str) -> Result<User, UserError> {
-    let text = texts.get(name).ok_or_else(|| no_user(name))?;
+    let text =
+        texts.get(name).filter(|_| named(name).is_none()).ok_or_else(|| UserError::NoSuchUser(name.to_owned()))?;
     Ok(User::parse(text)?)
 }
 
-fn no_user(name: &str) -> UserError {
-    UserError::Refused(format!("there is no user {name:?}"))
+/// Refuses named policies that do not exist.
+fn check_attached(names: &[String], texts: &UserTexts) -> Result<(), UserError> {
+    names.iter().try_for_each(|name| policies::known(texts, name).map(drop))
 }
 
-fn no_key(access_key: &str) -> UserError {
-    UserError::Refused(format!("no user has the access key {access_key:?}"))
+/// What operators see of a named policy.
+fn shown_policy(name: &str, policy: &NamedPolicy) -> Value {
+    let document: Value = serde_json::from_str(&policy.policy).unwrap_or_default();
+    json!({ "name": name, "created_ms": policy.created_ms, "changed_ms": policy.changed_ms, "policy": document })
 }

@@ -1,13 +1,14 @@
 //! Buckets.
 
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result};
+use s3s::{S3Request, S3Response, S3Result, s3_error};
 use steadfast_store::{BucketDocument, BucketSettings, StoreError};
 
 use crate::attributes::page_size;
 use crate::conditions::{durability, timestamp};
 use crate::error::{invalid_request, store_error};
 use crate::handler::{Handler, owner};
+use crate::is_bucket_name;
 use crate::ops::acl::given_list;
 use crate::ops::tags::bucket_document;
 use crate::rights::Ownership;
@@ -30,6 +31,9 @@ pub(crate) async fn create(
         ownership.check(&list)?;
     }
     let name = input.bucket;
+    if !is_bucket_name(&name) {
+        return Err(s3_error!(InvalidBucketName, "The name {name} is reserved."));
+    }
     let mut settings = BucketSettings { durability, ..BucketSettings::default() };
     settings.set_document(BucketDocument::Acl, list.text());
     settings.set_document(BucketDocument::Ownership, ownership.map(|ownership| ownership.name().to_owned()));

@@ -90,7 +90,7 @@ impl Judge {
             let restricted = rules.is_some_and(|rules| rules.restricted);
             let somewhere = |action| {
                 let policies = rules.into_iter().flat_map(|rules| &rules.policies);
-                let mut policies = caller.identity.policies().iter().chain(policies);
+                let mut policies = caller.identity.policies().chain(policies);
                 policies.any(|policy| policy.may_allow(principal, action))
                     || rules.is_some_and(|rules| is_listed_on_bucket(rules, principal, action))
             };
@@ -232,7 +232,7 @@ fn decide_by_policies(
     }
     let resource = facts.resource();
     let policies = rules.into_iter().flat_map(|rules| &rules.policies);
-    let policies = facts.parts.caller.identity.policies().iter().chain(policies);
+    let policies = facts.parts.caller.identity.policies().chain(policies);
     let decision = decide(policies, &AccessRequest { principal, action, resource: &resource, facts: &*facts });
     match facts.failure() {
         Some(error) => Err(store_error(error)),

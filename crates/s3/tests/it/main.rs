@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "test code is outside the seam")]
 
 mod acl;
+mod administration;
 mod answers;
 mod audit;
 mod common;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use steadfast_flow::Env;
+use steadfast_minio::Administration;
 use steadfast_s3::{EventTargets, S3Options};
 use steadfast_users::{NewKey, Permissions, Seal, UserAction, Users};
 
@@ -31,11 +32,13 @@ impl Server {
         Self::with(options()).await
     }
 
-    async fn with(options: S3Options) -> Self {
+    pub async fn with(options: S3Options) -> Self {
         let store = store().await;
         let seal = Seal::parse(&Seal::generate().expect("a key")).expect("a key");
         let users = Users::open(store.clone(), Env::tokio(), seal, "access", 100).expect("users");
-        let root = Client::over(store, S3Options { users: Some(users.clone()), ..options });
+        let administration = Administration::new(users.clone(), store.clone(), Env::tokio(), Env::tokio());
+        let options = S3Options { users: Some(users.clone()), administration: Some(administration), ..options };
+        let root = Client::over(store, options);
         root.bucket("open").await;
         Self { root, users }
     }
@@ -58,7 +61,7 @@ impl Server {
 }
 
 pub fn granted(grants: &[&str]) -> Permissions {
-    Permissions { grants: grants.iter().map(|grant| (*grant).to_owned()).collect(), policy: None }
+    Permissions { grants: grants.iter().map(|grant| (*grant).to_owned()).collect(), ..Permissions::default() }
 }
 
 fn by_policy(statements: &[Value]) -> Permissions {
@@ -67,7 +70,7 @@ fn by_policy(statements: &[Value]) -> Permissions {
         statement.as_object_mut().expect("an object").remove("Principal");
     }
     let policy = json!({ "Version": "2012-10-17", "Statement": statements });
-    Permissions { grants: Vec::new(), policy: Some(policy.to_string()) }
+    Permissions { policy: Some(policy.to_string()), ..Permissions::default() }
 }
 
 /// A statement about one user.
@@ -78,7 +81,7 @@ fn about(user: &str, mut statement: Value) -> Value {
 
 /// How a request is signed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum SignedBy {
+pub enum SignedBy {
     Header,
     HeaderV2,
     Url,
@@ -86,7 +89,7 @@ enum SignedBy {
     Nothing,
 }
 
-async fn send(call: Call<'_>, by: SignedBy) -> Answer {
+pub async fn send(call: Call<'_>, by: SignedBy) -> Answer {
     let in_an_hour = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(3600);
     match by {
         SignedBy::Header => call.send().await,

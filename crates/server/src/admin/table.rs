@@ -121,7 +121,7 @@ pub const TABLE: &[Metric] = &[
         "Objects that cannot be read and stay on their disk",
     ),
     metric("/store/buckets", "store_buckets", Gauge, "Buckets"),
-    metric("/store/users", "store_users", Gauge, "Users"),
+    metric("/store/users", "store_users", Gauge, "Users and named policies"),
     metric("/store/objects", "store_objects", Gauge, "Objects"),
     metric("/store/object_bytes", "store_object_bytes", Gauge, "Bytes of objects"),
     metric("/store/uploads", "store_uploads", Gauge, "Multipart uploads in progress"),

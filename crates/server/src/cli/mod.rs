@@ -11,6 +11,7 @@ mod format;
 mod key;
 mod live;
 mod options;
+mod policy;
 mod probe;
 mod progress;
 mod scrub;
@@ -77,6 +78,8 @@ enum CliCommand {
     Live(live::LiveArgs),
     /// Create, list, permit, disable and remove users.
     User(user::UserArgs),
+    /// Make, list and remove policies that users share.
+    Policy(policy::PolicyArgs),
     /// Create, list, disable, rotate and remove the access keys of users.
     Key(key::KeyArgs),
     /// Show, skip, purge and retry the queued events and dead letters of webhooks.
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         CliCommand::Cluster(args) => cluster::run(args),
         CliCommand::Live(args) => live::run(args),
         CliCommand::User(args) => user::run(args),
+        CliCommand::Policy(args) => policy::run(args),
         CliCommand::Key(args) => key::run(args),
         CliCommand::Webhook(args) => webhook::run(args),
     };

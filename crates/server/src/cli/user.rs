@@ -58,6 +58,10 @@ struct PermissionOptions {
     /// File with a policy in the language of AWS
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+
+    /// Name of a policy that users share; may be repeated
+    #[arg(long = "attach", value_name = "POLICY")]
+    attached: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -101,14 +105,15 @@ impl PermissionOptions {
         let read = |path: PathBuf| {
             std::fs::read_to_string(&path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
         };
-        Ok(Permissions { grants: self.grants, policy: self.policy.map(read).transpose()? })
+        Ok(Permissions { grants: self.grants, policy: self.policy.map(read).transpose()?, attached: self.attached })
     }
 }
 
 fn permissions_text(user: &Value) -> String {
     let grants = user["grants"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let policy = (!user["policy"].is_null()).then_some("a policy");
-    let all: Vec<&str> = grants.chain(policy).collect();
+    let attached = user["attached"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let all: Vec<&str> = grants.chain(attached).chain(policy).collect();
     if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
 }
 
@@ -171,11 +176,11 @@ mod tests {
     #[test]
     fn users_are_shown() {
         let user = json!({
-            "name": "ada", "disabled": true, "canonical_id": "749b", "grants": ["read:a"], "policy": {"Version": "2012-10-17"},
+            "name": "ada", "disabled": true, "canonical_id": "749b", "grants": ["read:a"], "attached": ["readonly"], "policy": {"Version": "2012-10-17"},
             "keys": [{"access_key": "SFX", "user": "ada", "state": "active", "created_ms": 0, "expires_ms": null}],
         });
         let shown = list_text(&json!([user]));
-        assert!(shown.contains("ada") && shown.contains("1 key  may: read:a, a policy  DISABLED"), "{shown}");
+        assert!(shown.contains("ada") && shown.contains("1 key  may: read:a, readonly, a policy  DISABLED"), "{shown}");
         assert!(show_text(&user).contains("SFX") && show_text(&user).contains("2012-10-17"));
         assert!(show_text(&user).contains("\ncanonical id 749b\n"), "as access control lists name it");
         assert_eq!(list_text(&json!([])), "There are no users.\n");

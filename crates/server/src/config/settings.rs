@@ -203,7 +203,7 @@ sections! {
         /// the secret itself and an environment variable that holds it. A user that exists stays
         /// as it is, but gets the access key if it has none such.
         users: UserSpecs = UserSpecs::default();
-        /// Maximum number of users.
+        /// Maximum number of users and named policies.
         users_max: usize = 1000, in 0..=100_000;
     }
 

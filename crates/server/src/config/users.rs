@@ -71,7 +71,7 @@ impl UserSpec {
 
     fn check(&self) -> Result<(), String> {
         steadfast_users::check_name(&self.name)?;
-        Permissions { grants: self.grants.clone(), policy: None }.check()?;
+        Permissions { grants: self.grants.clone(), ..Permissions::default() }.check()?;
         self.secret_key.check("secret_key")?;
         if self.access_key.is_empty() != self.secret_key.is_empty() {
             return Err("access_key and secret_key go together, and one of them is not set".to_owned());

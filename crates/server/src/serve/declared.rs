@@ -46,7 +46,7 @@ fn permissions_of(spec: &UserSpec) -> Result<Permissions, String> {
         true => None,
         false => Some(read(&spec.policy_file)?),
     };
-    let permissions = Permissions { grants: spec.grants.clone(), policy };
+    let permissions = Permissions { grants: spec.grants.clone(), policy, ..Permissions::default() };
     permissions.check().map(|()| permissions)
 }
 

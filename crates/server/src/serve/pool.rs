@@ -6,6 +6,7 @@ use steadfast_cluster::Channels;
 use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
+use steadfast_minio::Administration;
 use steadfast_s3::{AuditSink, Observer, S3Door};
 use steadfast_users::Users;
 use tokio::sync::watch;
@@ -72,6 +73,7 @@ impl PoolParts {
             .map(|file| AuditLog::open(&config.data.dir.join(file), config.audit.lines_max, env));
         let audit = audit.transpose()?;
         let mut options = s3::options(config, (root, users.clone()), Targets::new(config, node.clone()), edge.clone());
+        options.administration = Some(Administration::new(users.clone(), store.clone(), env.clone(), compute.clone()));
         options.audit = audit.clone().map(|audit| Arc::new(audit) as Arc<dyn AuditSink>);
         let forwarder = Forwarder::new(config, store, (node, channels), options.region.clone(), env)?;
         let door = S3Door::build(store.clone(), env.clone(), options, Some(compute), Some(observer))

@@ -1,6 +1,6 @@
 //! Users: every disk has them, as it has the buckets. A user is stored in the record of a bucket
 //! that no client can name, so disks come to agree about users as they do about buckets. The text
-//! of a user is a document of that record.
+//! of a user is a document of that record. A named policy of users is stored in the same way.
 
 use std::sync::Arc;
 
