@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use s3s::StdError;
 use steadfast_flow::{BoxFuture, Ended, Env, Patience, SlowRequests, Stage, log_rarely};
 
@@ -18,8 +19,13 @@ use crate::io::ConnectionState;
 /// The body of a request: counts its bytes, and fails when too few arrive for too long. Time in
 /// which the server does not read (backpressure) does not count. The first wait releases the
 /// request's permit.
-pub(crate) struct RequestBody<B: Body> {
-    inner: B,
+pub(crate) struct RequestBody<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError>,
+{
+    /// `None`: it has been dropped.
+    inner: Option<B>,
     context: Arc<RequestContext>,
     env: Env,
     patience: Patience,
@@ -31,32 +37,39 @@ pub(crate) struct RequestBody<B: Body> {
     ended: bool,
 }
 
-impl<B: Body + Unpin> Unpin for RequestBody<B> {}
-
-impl<B: Body> Drop for RequestBody<B> {
+impl<B> Drop for RequestBody<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError>,
+{
     fn drop(&mut self) {
-        if !self.ended && !self.inner.is_end_stream() {
-            self.context.set_unread(self.inner.size_hint().exact().unwrap_or(u64::MAX));
+        if let Some(rest) = self.inner.take_if(|inner| !self.ended && !inner.is_end_stream()) {
+            self.context.leave_unread(rest.map_err(Into::into).boxed_unsync());
         }
     }
 }
 
-impl<B: Body> RequestBody<B> {
+impl<B> RequestBody<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError>,
+{
     pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, patience: Patience) -> Self {
-        Self { inner, context, env, patience, timer: None, waits: false, waited_from: None, ended: false }
+        Self { inner: Some(inner), context, env, patience, timer: None, waits: false, waited_from: None, ended: false }
     }
 }
 
 impl<B> Body for RequestBody<B>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError>,
 {
     type Data = Bytes;
     type Error = StdError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+        let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
+        if let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) {
             let bytes = match &frame {
                 Some(Ok(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
                 _ => 0,
@@ -112,11 +125,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map(Body::size_hint).unwrap_or_default()
     }
 }
 
@@ -221,7 +234,7 @@ impl Body for ResponseBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::StreamBody;
 
     #[tokio::test]
     async fn a_stalled_body_ends() {

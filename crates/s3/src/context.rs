@@ -4,7 +4,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::Body;
+use http_body_util::combinators::UnsyncBoxBody;
 use parking_lot::Mutex;
+use s3s::StdError;
 use steadfast_flow::{Pass, Permit, Stages};
 
 use crate::caller::{Caller, ClientLink};
@@ -52,6 +56,13 @@ pub(crate) struct RequestClient {
     pub(crate) link: ClientLink,
 }
 
+/// What no operation has read of a body.
+#[derive(Debug, Default)]
+struct UnreadBody {
+    bytes: u64,
+    body: Option<UnsyncBoxBody<Bytes, StdError>>,
+}
+
 /// The state of one request.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
@@ -61,7 +72,7 @@ pub(crate) struct RequestContext {
     pub(crate) caller: OnceLock<Caller>,
     pub(crate) bytes_in: AtomicU64,
     fault: AtomicU8,
-    unread: AtomicU64,
+    unread: Mutex<UnreadBody>,
     /// The permit: for a request being served, or for a long answer being sent.
     place: Mutex<Option<Pass>>,
     /// The memory permit of the XML body.
@@ -82,7 +93,7 @@ impl RequestContext {
             caller: OnceLock::new(),
             bytes_in: AtomicU64::new(0),
             fault: AtomicU8::new(0),
-            unread: AtomicU64::new(0),
+            unread: Mutex::default(),
             place: Mutex::new(None),
             xml: Mutex::new(None),
             body_due: AtomicU64::new(0),
@@ -132,15 +143,27 @@ impl RequestContext {
         self.fault.store(fault as u8 + 1, Relaxed);
     }
 
-    /// Records that the body was dropped `bytes` before its end; `u64::MAX` when its length is
-    /// unknown.
-    pub(crate) fn set_unread(&self, bytes: u64) {
-        self.unread.store(bytes, Relaxed);
+    /// Keeps the body of a request that has been answered before it was read.
+    pub(crate) fn leave_unread(&self, body: UnsyncBoxBody<Bytes, StdError>) {
+        if !body.is_end_stream() {
+            let bytes = body.size_hint().exact().unwrap_or(u64::MAX);
+            *self.unread.lock() = UnreadBody { bytes, body: Some(body) };
+        }
     }
 
-    /// The bytes of the body that will not be read.
+    /// The rest of the body, to be discarded.
+    pub(crate) fn take_unread(&self) -> Option<UnsyncBoxBody<Bytes, StdError>> {
+        self.unread.lock().body.take()
+    }
+
+    /// The body has been discarded to its end.
+    pub(crate) fn set_all_read(&self) {
+        self.unread.lock().bytes = 0;
+    }
+
+    /// The bytes of the body that have not been read; `u64::MAX`: unknown.
     pub(crate) fn unread(&self) -> u64 {
-        self.unread.load(Relaxed)
+        self.unread.lock().bytes
     }
 
     pub(crate) fn fault(&self) -> Option<BodyFault> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -43,10 +44,13 @@ use crate::rights::Judge;
 use crate::signed;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
-/// If more bytes of a body than this are still unsent at the time of the answer, the answer closes
-/// the connection. Fewer have mostly arrived already, and the server discards them. A client that
-/// waits for `100 Continue` has sent nothing, so for it the limit is 0.
+/// If more bytes of a body than this are unread at the time of the answer, the answer closes the
+/// connection. Fewer are received first: hyper would discard only what has arrived, and close the
+/// connection without a word. A client that waits for `100 Continue` has sent nothing, so for it
+/// the limit is 0.
 const UNREAD_BYTES_MAX: u64 = 64 << 10;
+/// The time to receive them. After it, the answer closes the connection.
+const UNREAD_TIME: Duration = Duration::from_secs(1);
 
 /// Minimum interval between log messages about failed requests.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(5);
@@ -275,7 +279,9 @@ impl S3Door {
             && shared.administration.is_host(request.uri(), request.headers())
             && !shared.administration.serves(request.method(), request.uri(), request.headers())
         {
-            probes::refuse(request.uri().path())
+            let response = probes::refuse(request.uri().path());
+            context.leave_unread(request.into_body().map_err(Into::into).boxed_unsync());
+            response
         } else {
             audited = self.audited(&request, &context, &about, &state);
             // The future is large; boxed, it is not copied with the futures that hold it.
@@ -285,7 +291,8 @@ impl S3Door {
             // `s3s` may have reported the early end of an XML body as another error.
             response = error_response(request_timeout());
         }
-        self.finish(&mut response, &context, &about, unread_max);
+        self.discard_unread(&context, unread_max).await;
+        self.finish(&mut response, &context, &about);
         if !shared.options.allowed_origins.is_empty() {
             cors::vary(response.headers_mut());
         }
@@ -389,7 +396,21 @@ impl S3Door {
         }
     }
 
-    fn finish(&self, response: &mut Response<Body>, context: &RequestContext, about: &About, unread_max: u64) {
+    /// Receives the rest of a small body that no operation has read, so that the connection can
+    /// take the next request.
+    async fn discard_unread(&self, context: &RequestContext, unread_max: u64) {
+        let Some(mut body) = context.take_unread() else { return };
+        if context.unread() > unread_max || context.fault().is_some() {
+            return;
+        }
+        context.release_place();
+        let discard = async { while let Some(Ok(_)) = body.frame().await {} };
+        if self.0.env.timeout(UNREAD_TIME, discard).await.is_some() && http_body::Body::is_end_stream(&body) {
+            context.set_all_read();
+        }
+    }
+
+    fn finish(&self, response: &mut Response<Body>, context: &RequestContext, about: &About) {
         if response.status() == StatusCode::OK && response.headers().contains_key(http::header::CONTENT_RANGE) {
             // `s3s` sets this status for GET, but not for HEAD.
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -410,7 +431,7 @@ impl S3Door {
             // An SDK that looks for the region of a bucket reads it from a refused HEAD, too.
             response.headers_mut().insert("x-amz-bucket-region", region);
         }
-        if context.unread() > unread_max {
+        if context.unread() > 0 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Ok(id) = HeaderValue::from_str(&context.id) {

@@ -296,6 +296,37 @@ async fn chunks_in_chunks_keep_the_connection() {
     }
 }
 
+/// Sends the head of an upload that is refused before its body is read.
+async fn refused_upload(c: &Client, near: &mut tokio::io::DuplexStream, path: &str) {
+    let mut headers = std::collections::BTreeMap::from([("host".to_owned(), crate::common::HOST.to_owned())]);
+    c.signer.sign("PUT", path, &[], &mut headers, "UNSIGNED-PAYLOAD");
+    let mut head = format!("PUT {path} HTTP/1.1\r\ncontent-length: 4\r\n");
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    near.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_early_refusal_keeps_the_connection_or_names_its_end() {
+    let c = Client::new().await;
+    let (mut near, far) = tokio::io::duplex(64 << 10);
+    let connection = tokio::spawn(c.door.connection(far));
+    for path in ["/no-such-bucket/k", "/minio/admin/v3/update-group-members"] {
+        refused_upload(&c, &mut near, path).await;
+        near.write_all(b"data").await.unwrap();
+        let reply = answer(&mut near).await;
+        assert!(!reply.starts_with("http/1.1 200") && !reply.contains("connection: close"), "{reply}");
+    }
+    // A body that does not come.
+    refused_upload(&c, &mut near, "/no-such-bucket/k").await;
+    let reply = answer(&mut near).await;
+    assert!(reply.starts_with("http/1.1 404") && reply.contains("connection: close"), "{reply}");
+    drop(near);
+    connection.await.expect("no panic").expect("served to its end");
+}
+
 #[tokio::test]
 async fn xml_has_bounds() {
     let keys = |count: usize, length: usize| {
