@@ -197,7 +197,7 @@ def test_a_slow_read_of_a_large_body_is_attributed_to_the_disk(fuse_disk, make_s
     server = make_server(disk=fuse_disk, settings=SLOW)
     s3 = server.s3()
     s3.create_bucket(Bucket="slow")
-    data = load.content(2, 8 * MIB)
+    data = load.content(2, MIB)
     s3.put_object(Bucket="slow", Key="k", Body=data)
     delay = fuse_disk.fault("read", "delay", delay_ms=700)
     assert server.request("GET", "/slow/k")[2] == data
