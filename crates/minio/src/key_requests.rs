@@ -225,7 +225,7 @@ fn policy_of(policy: Option<&RawValue>) -> Option<String> {
         _ => false,
     };
     let fields: Option<Map<String, Value>> = serde_json::from_str(text).ok();
-    // The text itself is parsed: a field that is there twice must be refused.
+    // The text itself is parsed, which refuses a field given twice.
     (!fields.is_some_and(|fields| fields.values().all(is_empty))).then(|| text.to_owned())
 }
 

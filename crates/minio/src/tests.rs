@@ -270,7 +270,7 @@ async fn wrong_requests_get_errors_of_minio_and_change_nothing() {
         let label = format!("{name}?{query} {body}");
         assert_eq!(server.refused(method, name, query, body).await, (status, code.to_owned()), "{label}");
     }
-    // A condition that is there twice is not half dropped.
+    // An effect given twice is refused; the first is not dropped.
     let twice =
         r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Effect":"Allow","Action":"s3:*","Resource":"*"}]}"#;
     let body = payload::encrypt(ROOT.1, format!(r#"{{"accessKey":"few","policy":{twice}}}"#).as_bytes());
