@@ -61,6 +61,8 @@ pub(crate) struct Machine {
     pub(crate) complete: Arc<Mutex<Vec<bool>>>,
     /// The fate of each disk.
     pub(crate) fates: Vec<DiskLife>,
+    /// Whether the pool was restored to an earlier state and no store has been open since.
+    pub(crate) put_back: bool,
 }
 
 /// A disk, or the reason why it is missing.
@@ -241,6 +243,7 @@ impl Machine {
             let mut options = self.plan.store.clone();
             // Compaction on one disk during the open of another would change the comparison.
             options.log.compaction.enabled &= !self.idle;
+            options.put_back = self.put_back;
             let given = disks
                 .iter()
                 .map(|(n, disk)| {

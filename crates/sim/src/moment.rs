@@ -49,6 +49,8 @@ impl Moment {
         shared.made.lock().clone_from(&self.made);
         shared.homes.lock().clone_from(&self.homes);
         shared.snapshots.lock().clone_from(&self.snapshots);
-        *shared.received.lock() = self.received.clone();
+        let mut received = self.received.clone();
+        received.lose_epochs();
+        *shared.received.lock() = received;
     }
 }

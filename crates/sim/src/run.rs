@@ -152,6 +152,8 @@ struct History {
     index: Indexes,
     /// The pool after each life, if a later life restores one.
     moments: Vec<Moment>,
+    /// Whether the pool was restored to an earlier state and no store has been open since.
+    put_back: bool,
 }
 
 impl History {
@@ -213,6 +215,7 @@ impl History {
             cuts: 0,
             index,
             moments: Vec::new(),
+            put_back: false,
         }
     }
 
@@ -232,8 +235,10 @@ impl History {
         let lives: Vec<Life> = self.plan.lives.iter().cloned().chain([calm.clone()]).collect();
         let count = lives.len();
         for (number, life) in lives.into_iter().enumerate() {
-            if life.restored {
-                clean = self.restore_earlier().unwrap_or(clean);
+            if life.restored
+                && let Some(was_clean) = self.restore_earlier()
+            {
+                (clean, self.put_back) = (was_clean, true);
             }
             for (device, fate) in self.shared.devices.iter().zip(&life.disks) {
                 for _ in 0..fate.flips {
@@ -373,6 +378,7 @@ impl History {
             opened: opened.clone(),
             complete: complete.clone(),
             fates: life.disks.clone(),
+            put_back: self.put_back,
         };
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
@@ -384,6 +390,7 @@ impl History {
         self.complete.clone_from(&complete.lock());
         let (store, superdisks) = std::mem::take(&mut *opened.lock());
         self.pool_created |= store.is_some();
+        self.put_back &= store.is_none();
         let healed = self.note(store.as_ref(), &superdisks);
         let zoned: Vec<_> = self.arrays.iter().filter_map(|array| array.lock().zoned.take()).collect();
         let refused: u64 = zoned.iter().map(|zoned| zoned.refused()).sum();

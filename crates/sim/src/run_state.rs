@@ -37,8 +37,8 @@ impl PublishedHistory {
 /// Events received over all lives.
 #[derive(Clone, Default)]
 pub(crate) struct ReceivedEvents {
-    /// The epoch of each slot, and its events from the first on.
-    slots: BTreeMap<usize, (u32, Vec<ObjectChange>)>,
+    /// The epoch of each slot, if it is known, and its events from the first on.
+    slots: BTreeMap<usize, (Option<u32>, Vec<ObjectChange>)>,
     /// The slot and the position of the last event of each key.
     last: BTreeMap<String, (usize, usize)>,
 }
@@ -51,6 +51,11 @@ struct ObjectChange {
 }
 
 impl ReceivedEvents {
+    /// The pool is restored to an earlier state: every slot gets another epoch.
+    pub(crate) fn lose_epochs(&mut self) {
+        self.slots.values_mut().for_each(|(epoch, _)| *epoch = None);
+    }
+
     /// Records an event. Returns true if it was recorded before.
     pub(crate) fn record(&mut self, event: &Event, bucket: &str) -> Outcome<bool> {
         let Event { slot, position, event: change, maybe_redelivered, .. } = event;
@@ -58,8 +63,9 @@ impl ReceivedEvents {
             return Err(format!("EVENTS: the store sent an unexpected event: {change:?}"));
         }
         let change = ObjectChange { kind: change.kind, key: change.key.clone(), etag: change.etag.clone() };
-        let (epoch, events) = self.slots.entry(*slot).or_insert_with(|| (position.epoch, Vec::new()));
-        if *epoch != position.epoch {
+        let (epoch, events) = self.slots.entry(*slot).or_default();
+        let epoch = *epoch.get_or_insert(position.epoch);
+        if epoch != position.epoch {
             return Err(format!("EVENTS: slot {slot} changed from epoch {epoch} to {}", position.epoch));
         }
         let at = position.offset as usize;

@@ -64,6 +64,12 @@ impl Variant {
             Self::OffsetReused => plan.store.sabotage = StoreSabotage::OffsetReused,
             Self::EventsTrimmed => plan.store.sabotage = StoreSabotage::EventsTrimmed,
             Self::LateFlush => plan.store.log.sabotage = Sabotage::LateFlush,
+            Self::EpochsKept => {
+                plan.store.sabotage = StoreSabotage::EpochsKept;
+                let more: Vec<_> = plan.lives.iter().take(2).cloned().collect();
+                plan.lives.extend(more);
+                indexes(plan, IndexFate::Kept, true);
+            }
             Self::OlderIndex => {
                 plan.store.sabotage = StoreSabotage::AnyIndex;
                 indexes(plan, IndexFate::Older, false);

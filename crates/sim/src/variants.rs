@@ -50,6 +50,8 @@ pub enum Variant {
     FanOutOrder,
     /// After a restart, a channel reuses its last offset.
     OffsetReused,
+    /// Channels keep their epochs when the pool is restored to an earlier state.
+    EpochsKept,
     /// The store continues with an index that is older than the retained changes of the pool.
     OlderIndex,
     /// The store continues with an index of another history of the pool.
@@ -64,7 +66,7 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -88,6 +90,7 @@ impl Variant {
         Self::FanOutOrder,
         Self::OffsetReused,
         Self::EventsTrimmed,
+        Self::EpochsKept,
         Self::OlderIndex,
         Self::ForeignIndex,
         Self::IndexErrors,
@@ -120,6 +123,7 @@ impl Variant {
             Self::FanOutOrder => "fan-out-order",
             Self::OffsetReused => "offset-reused",
             Self::EventsTrimmed => "events-trimmed",
+            Self::EpochsKept => "epochs-kept",
             Self::OlderIndex => "older-index",
             Self::ForeignIndex => "foreign-index",
             Self::IndexErrors => "index-errors",
@@ -159,7 +163,7 @@ impl Variant {
 
     /// Whether only channels show the defect.
     pub(crate) fn is_of_channels(self) -> bool {
-        matches!(self, Self::PublishBeforeFlush | Self::FanOutOrder | Self::OffsetReused)
+        matches!(self, Self::PublishBeforeFlush | Self::FanOutOrder | Self::OffsetReused | Self::EpochsKept)
     }
 
     /// Whether only faults of indexes show the defect.

@@ -54,6 +54,7 @@ impl Names {
             }
             Ok(Head::SnapshotDelete { .. }) => "deletion of a snapshot".to_owned(),
             Ok(Head::PoolLayout { .. }) => "the layout of the pool".to_owned(),
+            Ok(Head::EpochBreak { .. }) => "new epochs of all channels".to_owned(),
             Ok(Head::Publication { channel, offset, .. }) => {
                 format!("publication {offset} of the channel {:?}", String::from_utf8_lossy(channel))
             }

@@ -67,6 +67,9 @@ pub struct StoreOptions {
     /// Whether older records are served after damage took unknown records, although they may have
     /// been replaced or deleted.
     pub serve_doubtful: bool,
+    /// Whether disks of the pool were put back to an earlier state: every channel gets another
+    /// epoch, because offsets of lost publications are given out again.
+    pub put_back: bool,
     /// A deliberate bug, to test the simulator.
     #[doc(hidden)]
     pub sabotage: StoreSabotage,
@@ -91,6 +94,8 @@ pub enum StoreSabotage {
     OffsetReused,
     /// An event removes earlier ones, whether or not they were forwarded.
     EventsTrimmed,
+    /// Channels keep their epochs when the pool was put back to an earlier state.
+    EpochsKept,
     /// Any index of the pool is used, whatever its history and age.
     AnyIndex,
     /// A record is skipped when the index cannot be read.
@@ -125,6 +130,7 @@ impl Default for StoreOptions {
             events_max: 10_000,
             evictor: EvictorSlot::default(),
             serve_doubtful: false,
+            put_back: false,
             sabotage: StoreSabotage::None,
         }
     }

@@ -43,7 +43,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 
-    /// Rebuild the index: for one start, after disks of the pool were restored from a snapshot
+    /// Rebuild the index, with new epochs: for one start, after disks were restored from a snapshot
     #[arg(long)]
     restored: bool,
 

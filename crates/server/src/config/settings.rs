@@ -64,8 +64,9 @@ sections! {
         /// server then refuses keys that it cannot find, and objects that those records may have
         /// replaced or deleted. "true" serves such objects, to save what remains.
         serve_doubtful: bool = false;
-        /// For one start, after disks of the pool were restored from a snapshot: discards the index
-        /// and rebuilds it from the disks. `serve --restored` has the same effect.
+        /// For one start, after disks of the pool were restored from a snapshot: discards the
+        /// index, rebuilds it from the disks, and gives every channel another epoch. `serve
+        /// --restored` has the same effect.
         restored: bool = false;
     }
 

@@ -339,6 +339,7 @@ fn store_options(config: &Config) -> Result<StoreOptions, String> {
         snapshots_max: config.snapshots.max,
         move_bytes_s: config.store.move_rate.0,
         serve_doubtful: config.data.serve_doubtful,
+        put_back: config.data.restored,
         ..StoreOptions::default()
     })
 }

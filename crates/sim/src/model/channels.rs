@@ -4,7 +4,8 @@
 //! publication for ever, and a publication has one offset. After a power cut, a prefix of the
 //! publications must survive: at least those acknowledged as durable or delivered as durable.
 //! Asynchronous publications at the end may be lost. If a subscriber had seen any of them, the
-//! epoch must change.
+//! epoch must change, to one that the channel never had. The same holds for every channel of a
+//! pool that is restored to an earlier state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +48,8 @@ struct Slot {
 #[derive(Debug, Clone, Default)]
 struct Channel {
     epoch: Option<u32>,
+    /// Epochs that have ended.
+    ended: BTreeSet<u32>,
     /// The last offset delivered, or found at the last start.
     top: u64,
     /// The last offset that must survive.
@@ -128,7 +131,12 @@ impl Channels {
 
     /// Rolls back to `then`. Numbers are not reused.
     pub fn roll_back_to(&mut self, then: &Self) {
-        *self = Self { given: self.given, ..then.clone() };
+        let later = std::mem::replace(self, Self { given: self.given, ..then.clone() });
+        for (of, later) in self.channels.iter_mut().zip(later.channels) {
+            of.ended.extend(later.ended);
+            of.ended.extend([of.epoch.take(), later.epoch].into_iter().flatten());
+            of.places.extend(later.places);
+        }
     }
 
     /// Registers a publication before its request. Returns its number.
@@ -342,13 +350,16 @@ impl Channels {
         }
         let lost = of.slots.split_off(&(top + 1));
         match was {
-            Some(was) if was != epoch && (!of.lax || epoch != was.wrapping_add(1)) => {
+            _ if of.ended.contains(&epoch) => {
+                return Err(format!("EPOCH: channel {channel} has the epoch {epoch}, which had ended"));
+            }
+            Some(was) if was != epoch && !of.lax => {
                 return Err(format!("EPOCH: channel {channel} changed from epoch {was} to {epoch} at a start"));
             }
             Some(was) if was == epoch && !lost.is_empty() => {
                 return Err(format!("EPOCH: channel {channel} kept epoch {was}, though it lost {lost:?}"));
             }
-            _ => of.epoch = Some(epoch),
+            _ => of.ended.extend(of.epoch.replace(epoch).filter(|was| *was != epoch)),
         }
         of.floors.truncate(top as usize + 1);
         of.top = of.top.min(top);

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! 00 'c'                                   the checkpoint
+//! 00 'b'                                   the newest break of epochs
 //! 00 'p'                                   the layout of the pool of disks
 //! 00 's' snapshot:16                       a snapshot
 //! 01 bucket:8                              a bucket
@@ -26,6 +27,9 @@ pub(crate) const CHANNELS: BucketId = 0;
 
 /// The identity of a multipart upload, or of one writer of chunks.
 pub(crate) type Id = [u8; 16];
+
+/// Key of the newest break of epochs.
+pub(crate) const EPOCH_BREAK: &[u8] = b"\x00b";
 
 /// Key of the checkpoint.
 pub(crate) const CHECKPOINT: &[u8] = b"\x00c";

@@ -8,6 +8,7 @@
 //! The payload comes last so that the index takes it as it is. Integers are LEB128 unless said
 //! otherwise; strings carry their length.
 
+pub(crate) mod epoch_break;
 pub(crate) mod event;
 pub(crate) mod keys;
 pub(crate) mod manifest;
@@ -36,6 +37,7 @@ const PART_PUT: u8 = 7;
 const CHUNK: u8 = 8;
 const PART_CHUNK: u8 = 9;
 const POOL_LAYOUT: u8 = 10;
+const EPOCH_BREAK: u8 = 11;
 const SNAPSHOT_PUT: u8 = 20;
 const SNAPSHOT_DELETE: u8 = 21;
 const PUBLICATION: u8 = 30;
@@ -62,6 +64,8 @@ pub(crate) enum Head<'a> {
     Chunk { bucket: BucketId, writer: Id, key: &'a [u8] },
     /// The pool's layout. It belongs to no bucket: zeros in its place.
     PoolLayout { payload: &'a [u8] },
+    /// Every channel of the disk gets another epoch. It belongs to no bucket: zeros in its place.
+    EpochBreak { payload: &'a [u8] },
     /// A snapshot exists. It belongs to no bucket: zeros in its place.
     SnapshotPut { id: Id, payload: &'a [u8] },
     /// A snapshot was deleted.
@@ -103,6 +107,7 @@ impl<'a> Head<'a> {
                 key: dec.bytes()?,
             },
             POOL_LAYOUT => Self::PoolLayout { payload: dec.0 },
+            EPOCH_BREAK => Self::EpochBreak { payload: dec.0 },
             SNAPSHOT_PUT => Self::SnapshotPut { id: dec.array()?, payload: dec.0 },
             SNAPSHOT_DELETE => Self::SnapshotDelete { id: dec.array()? },
             PUBLICATION => {
@@ -126,6 +131,7 @@ impl<'a> Head<'a> {
             Self::Chunk { bucket, key, .. } => (CHUNK, *bucket, key, &[]),
             Self::PartChunk { bucket, key, .. } => (PART_CHUNK, *bucket, key, &[]),
             Self::PoolLayout { payload } => (POOL_LAYOUT, 0, &[], payload),
+            Self::EpochBreak { payload } => (EPOCH_BREAK, 0, &[], payload),
             Self::SnapshotPut { payload, .. } => (SNAPSHOT_PUT, 0, &[], payload),
             Self::SnapshotDelete { .. } => (SNAPSHOT_DELETE, 0, &[], &[]),
             Self::Publication { channel, payload, .. } => (PUBLICATION, 0, channel, payload),
@@ -135,7 +141,7 @@ impl<'a> Head<'a> {
         out.extend_from_slice(&[FORMAT, kind]);
         out.extend_from_slice(&bucket.to_be_bytes());
         match self {
-            Self::BucketPut { .. } | Self::BucketDelete { .. } | Self::PoolLayout { .. } => {
+            Self::BucketPut { .. } | Self::BucketDelete { .. } | Self::PoolLayout { .. } | Self::EpochBreak { .. } => {
                 out.extend_from_slice(payload);
                 return out;
             }
@@ -240,6 +246,7 @@ mod tests {
                 Head::Chunk { bucket, writer, key },
                 Head::PartChunk { bucket, writer, upload, number, key },
                 Head::PoolLayout { payload },
+                Head::EpochBreak { payload },
                 Head::SnapshotPut { id: upload, payload },
                 Head::SnapshotDelete { id: upload },
                 Head::Publication { channel: key, offset: bucket, payload },

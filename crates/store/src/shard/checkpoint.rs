@@ -5,6 +5,7 @@ use steadfast_log::{ExtentUsage, Lsn};
 
 use crate::record::FORMAT;
 use crate::record::wire::{Dec, Malformed, put_varint};
+use crate::shard::losses::AsyncLosses;
 
 /// The state of a shard at one LSN, without the entries of its index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,13 +62,12 @@ impl Checkpoint {
 ///
 /// It is valid only for the log as that opening left it: the next opening that may write records
 /// itself on the disk first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CleanClose {
     /// The last record of the log.
     pub(crate) lsn: Lsn,
-    /// Asynchronous publications up to this record may have been lost in an earlier run: see
-    /// `Losses::lost_lsn`.
-    pub(crate) lost_lsn: Lsn,
+    /// Asynchronous publications that may have been lost in an earlier run: see `Losses::lost`.
+    pub(crate) lost: AsyncLosses,
     /// The believed time, milliseconds since the Unix epoch.
     pub(crate) clock_ms: u64,
 }
@@ -75,7 +75,7 @@ pub(crate) struct CleanClose {
 impl CleanClose {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
-        for value in [self.lsn, self.lost_lsn, self.clock_ms] {
+        for value in [self.lsn, self.lost.lsn, self.clock_ms, self.lost.opening] {
             put_varint(&mut out, value);
         }
         out
@@ -86,7 +86,10 @@ impl CleanClose {
         if dec.u8()? != FORMAT {
             return Err(Malformed("end: unknown format"));
         }
-        Ok(Self { lsn: dec.varint()?, lost_lsn: dec.varint()?, clock_ms: dec.varint()? })
+        let (lsn, lost_lsn, clock_ms) = (dec.varint()?, dec.varint()?, dec.varint()?);
+        // Older builds did not write it.
+        let opening = if dec.0.is_empty() { 0 } else { dec.varint()? };
+        Ok(Self { lsn, lost: AsyncLosses { lsn: lost_lsn, opening }, clock_ms })
     }
 }
 
@@ -100,7 +103,7 @@ mod tests {
         #[test]
         fn comes_back(pool: [u8; 16], numbers: [u64; 5], usage: Vec<(u32, u64, u64)>, junk: Vec<u8>) {
             let [lsn, opening, objects, bytes, clock_ms] = numbers;
-            let closed = CleanClose { lsn, lost_lsn: opening, clock_ms };
+            let closed = CleanClose { lsn, lost: AsyncLosses { lsn: bytes, opening }, clock_ms };
             prop_assert_eq!(CleanClose::decode(&closed.encode()), Ok(closed));
             let _ = CleanClose::decode(&junk);
             let usage = usage

@@ -14,6 +14,7 @@ pub(crate) enum Class {
     Upload,
     Part,
     Layout,
+    EpochBreak,
     Snapshot,
     Publication,
 }
@@ -22,9 +23,12 @@ impl Account {
     pub(crate) fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
         match class {
             Class::Object | Class::Part => Self::decode(payload),
-            Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot | Class::Publication => {
-                Ok(Self { size: 0, revision: 0, shares: Vec::new() })
-            }
+            Class::Bucket
+            | Class::Upload
+            | Class::Layout
+            | Class::EpochBreak
+            | Class::Snapshot
+            | Class::Publication => Ok(Self { size: 0, revision: 0, shares: Vec::new() }),
         }
     }
 }
@@ -93,7 +97,7 @@ impl Counts {
             Class::Upload => {
                 add(&self.uploads, 1);
             }
-            Class::Bucket | Class::Part | Class::Layout | Class::Snapshot | Class::Publication => {}
+            Class::Bucket | Class::Part | Class::Layout | Class::EpochBreak | Class::Snapshot | Class::Publication => {}
         }
     }
 }

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use steadfast_flow::Env;
+use steadfast_log::Lsn;
 
 use super::buckets::Registry;
 use super::checkpoint::Checkpoint;
 use super::marks::Marks;
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};
 use crate::layout::Layout;
+use crate::record::epoch_break::EpochBreak;
 use crate::record::{BucketMeta, Value, keys};
 use crate::{IndexKind, StoreError, StoreOptions};
 
@@ -107,6 +109,13 @@ pub(super) fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, I
 pub(super) fn load_layout(index: &dyn Index) -> Result<Option<Arc<Layout>>, StoreError> {
     let Some(value) = index.get(keys::LAYOUT)? else { return Ok(None) };
     Ok(Some(Arc::new(Layout::decode(Value::decode(&value)?.payload)?)))
+}
+
+/// The newest break of epochs in an index, with its LSN.
+pub(super) fn load_epoch_break(index: &dyn Index) -> Result<Option<(Lsn, EpochBreak)>, StoreError> {
+    let Some(value) = index.get(keys::EPOCH_BREAK)? else { return Ok(None) };
+    let value = Value::decode(&value)?;
+    Ok(Some((value.version, EpochBreak::decode(value.payload)?)))
 }
 
 /// The buckets in an index.

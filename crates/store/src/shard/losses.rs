@@ -1,11 +1,22 @@
 //! What is lost or uncertain on a disk.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::RwLock;
 use steadfast_log::{Doubt, Lsn};
 
 use crate::StoreError;
+use crate::record::epoch_break::{EpochBreak, another_epoch};
+
+/// What an unclean stop may have lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AsyncLosses {
+    /// Up to this record, asynchronous publications that followed it may be lost.
+    pub(crate) lsn: Lsn,
+    /// The opening that found this; it makes the epochs of these channels.
+    pub(crate) opening: u64,
+}
 
 /// What is lost or uncertain on a disk.
 pub(crate) struct Losses {
@@ -15,9 +26,11 @@ pub(crate) struct Losses {
     serve_doubtful: bool,
     /// Whether the index or a record was inconsistent.
     distrusted: AtomicBool,
-    /// LSN up to which asynchronous publications may be lost although they were delivered: the last
-    /// one at the opening, unless the shard had closed cleanly.
-    lost_lsn: AtomicU64,
+    /// Asynchronous publications that may be lost although they were delivered: up to the last
+    /// record at the opening, unless the shard had closed cleanly.
+    lost: RwLock<AsyncLosses>,
+    /// The newest break of epochs, with the LSN of its record.
+    epoch_break: RwLock<Option<(Lsn, EpochBreak)>>,
 }
 
 impl Losses {
@@ -27,7 +40,8 @@ impl Losses {
             doubt: OnceLock::new(),
             serve_doubtful,
             distrusted: AtomicBool::new(false),
-            lost_lsn: AtomicU64::new(u64::MAX),
+            lost: RwLock::new(AsyncLosses { lsn: Lsn::MAX, opening: 0 }),
+            epoch_break: RwLock::new(None),
         }
     }
 
@@ -66,13 +80,40 @@ impl Losses {
         self.distrusted.load(Ordering::Acquire)
     }
 
-    /// LSN up to which asynchronous publications may be lost although they were delivered.
-    pub(crate) fn lost_lsn(&self) -> Lsn {
-        self.lost_lsn.load(Ordering::Acquire)
+    /// Asynchronous publications that may be lost although they were delivered.
+    pub(crate) fn lost(&self) -> AsyncLosses {
+        *self.lost.read()
     }
 
     /// The log is open, and this is known.
-    pub(crate) fn set_lost_lsn(&self, lsn: Lsn) {
-        self.lost_lsn.store(lsn, Ordering::Release);
+    pub(crate) fn set_lost(&self, lost: AsyncLosses) {
+        *self.lost.write() = lost;
+    }
+
+    /// The newest break of epochs on this disk.
+    pub(crate) fn epoch_break(&self) -> Option<EpochBreak> {
+        self.epoch_break.read().map(|(_, epoch_break)| epoch_break)
+    }
+
+    /// A break of epochs is in the log, with this LSN.
+    pub(crate) fn set_epoch_break(&self, lsn: Lsn, epoch_break: EpochBreak) {
+        *self.epoch_break.write() = Some((lsn, epoch_break));
+    }
+
+    /// The current epoch of a channel whose newest record is `version`, with the epoch that the
+    /// record has. It is another one if publications after that record may have been lost, because
+    /// their offsets may be given out again.
+    pub(crate) fn epoch_of(&self, version: Lsn, is_async: bool, recorded: u32) -> u32 {
+        let mut epoch = recorded;
+        if let Some((lsn, epoch_break)) = *self.epoch_break.read()
+            && version <= lsn
+        {
+            epoch = another_epoch(epoch, epoch_break.drawn);
+        }
+        let lost = self.lost();
+        if is_async && version <= lost.lsn {
+            epoch = another_epoch(epoch, lost.opening);
+        }
+        epoch
     }
 }

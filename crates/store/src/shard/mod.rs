@@ -47,6 +47,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
+use crate::record::epoch_break::EpochBreak;
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::{BucketMeta, Head};
 use crate::shard::applied::AppliedState;
@@ -54,7 +55,8 @@ use crate::shard::apply::StoreApplier;
 use crate::shard::buckets::Bucket;
 use crate::shard::checkpoints::Checkpoints;
 use crate::shard::hang::HangWatch;
-use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
+use crate::shard::index_open::{discard_index, load_epoch_break, load_layout, load_registry, open_index};
+use crate::shard::losses::AsyncLosses;
 use crate::shard::openings::Openings;
 use crate::shard::reads::Reads;
 use crate::shard::submit::HEAD_BYTES_MAX;
@@ -137,9 +139,10 @@ impl Shard {
         let kind = index.clone();
         let (index, checkpoint) = open_index(index, env, options, pool).await?;
         let index_rebuilt = checkpoint.lsn == 0;
-        let loaded = load_registry(&*index)
-            .and_then(|registry| Ok((registry, load_layout(&*index)?, snapshots::load(&*index)?)));
-        let (registry, layout, snapshots) = loaded.inspect_err(|e| *unfit = Some(e.to_string()))?;
+        let loaded = load_registry(&*index).and_then(|registry| {
+            Ok((registry, load_layout(&*index)?, snapshots::load(&*index)?, load_epoch_break(&*index)?))
+        });
+        let (registry, layout, snapshots, epoch_break) = loaded.inspect_err(|e| *unfit = Some(e.to_string()))?;
         let log_bytes_max = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
         let checkpoints = Arc::new(Checkpoints::new(&checkpoint, log_bytes_max));
         let openings = Arc::new(Openings::new(&checkpoint));
@@ -153,6 +156,9 @@ impl Shard {
             options.clone(),
         );
         *applied.snapshots.write() = snapshots;
+        if let Some((lsn, epoch_break)) = epoch_break {
+            applied.losses.set_epoch_break(lsn, epoch_break);
+        }
         let applied = Arc::new(applied);
         let (kept, known) = (checkpoints.clone(), openings.clone());
         let applier = Arc::new(StoreApplier { applied: applied.clone(), checkpoints: kept, openings: known });
@@ -173,14 +179,14 @@ impl Shard {
             applied.losses.set_doubt(doubt);
         }
         openings.begin(if recovery.read_only { 0 } else { log.opening() });
-        let lost_lsn = match openings.closed_before(&applied, &recovery) {
+        let lost = match openings.closed_before(&applied, &recovery) {
             Some(closed) => {
                 applied.clock.known(closed.clock_ms);
-                closed.lost_lsn
+                closed.lost
             }
-            None => applied.progress.borrow().lsn,
+            None => AsyncLosses { lsn: applied.progress.borrow().lsn, opening: log.opening() },
         };
-        applied.losses.set_lost_lsn(lost_lsn);
+        applied.losses.set_lost(lost);
         applied.channels.forget();
         let hang = Arc::new(HangWatch::new(env.clone(), options.write_wait));
         let reads = Arc::new(Reads::new(applied.clone(), log.clone(), hang.clone(), read_ahead.clone()));
@@ -266,10 +272,20 @@ impl Shard {
     /// Commits the layout of the pool. Waits until the outcome is known, however long the disk
     /// hangs: after an error the layout is absent, or the log accepts no more writes.
     pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
-        let head = Head::PoolLayout { payload: &layout.encode() }.encode();
+        self.put_pool_record(&Head::PoolLayout { payload: &layout.encode() }).await
+    }
+
+    /// Commits a break of epochs: every channel of this disk gets another epoch. Errors are those
+    /// of [`Shard::put_layout`].
+    pub(crate) async fn put_epoch_break(&self, epoch_break: EpochBreak) -> Result<(), StoreError> {
+        self.put_pool_record(&Head::EpochBreak { payload: &epoch_break.encode() }).await
+    }
+
+    async fn put_pool_record(&self, head: &Head<'_>) -> Result<(), StoreError> {
+        let head = head.encode();
         submit::check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        // The layout may be what frees space.
+        // A layout may be what frees space, and a start must not fail because the disk is full.
         let room = self.writes.reserve(submit::batch_bytes(&batch), Priority::Delete).await?;
         self.writes.append(room, batch, Durability::Sync)?.await?;
         Ok(())

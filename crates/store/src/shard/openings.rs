@@ -79,11 +79,8 @@ impl Openings {
         if opening == 0 || !whole {
             return false;
         }
-        let closed = CleanClose {
-            lsn: progress.lsn,
-            lost_lsn: applied.losses.lost_lsn(),
-            clock_ms: applied.clock.believed_ms(),
-        };
+        let closed =
+            CleanClose { lsn: progress.lsn, lost: applied.losses.lost(), clock_ms: applied.clock.believed_ms() };
         let (mine, lsn) = (Bytes::from(keys::closed(opening)), progress.lsn.max(1));
         let before: Vec<_> = applied.index.range(keys::CLOSED, keys::past(keys::CLOSED).as_deref()).collect();
         for (key, _) in before.into_iter().flatten() {

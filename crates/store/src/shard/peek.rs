@@ -82,7 +82,7 @@ pub(crate) async fn peek(disk: &Arc<dyn Disk>, until: Until) -> Result<Peeked, L
                     peeked.layout = Some(Arc::new(layout));
                 }
             }
-            Ok(Head::BucketPut { .. } | Head::BucketDelete { .. }) => {}
+            Ok(Head::BucketPut { .. } | Head::BucketDelete { .. } | Head::EpochBreak { .. }) => {}
             _ => peeked.content = true,
         }
         match until {

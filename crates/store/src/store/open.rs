@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use steadfast_flow::Env;
-use steadfast_log::{LogError, RecoveryReport};
+use steadfast_flow::{Env, has_fault};
+use steadfast_log::{LogError, LogState, RecoveryReport};
 use tokio::sync::Semaphore;
 
 use super::topology::{Member, Missing};
 use crate::layout::{DISKS_MAX, Layout, Seat};
+use crate::record::epoch_break::EpochBreak;
 use crate::record::keys::Id;
 use crate::shard::peek::{Peeked, Until, peek, saved_layout, saved_objects};
 use crate::shard::{Shard, ShardReport, pool_of};
-use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions};
+use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions, StoreSabotage};
 
 /// Maximum bytes of a disk's name in the layout's record.
 const NAME_BYTES_MAX: usize = 200;
@@ -67,6 +68,11 @@ impl OpenedPool {
             }
         };
         let Seated { members, layout, mut left_out } = members;
+        let put_back = options.put_back && !has_fault(options.sabotage, StoreSabotage::EpochsKept);
+        if let Err(e) = level_epochs(&members, put_back, env).await {
+            join_all(members.iter().filter_map(|member| member.shard.as_ref().ok()).map(Shard::close)).await;
+            return Err(e);
+        }
         left_out.extend(strangers);
         let missing: Vec<(String, String)> = members
             .iter()
@@ -322,6 +328,33 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
     }
     let members = members(given, &layout, index, env).await;
     Ok(Seated { members, layout: Some(layout), left_out })
+}
+
+/// Gives all disks the newest break of epochs; a new one if the pool was put back to an earlier
+/// state. No channel is in use yet.
+///
+/// # Errors
+/// When a disk that takes writes does not take the record: its channels would keep their epochs.
+async fn level_epochs(members: &[Arc<Member>], put_back: bool, env: &Env) -> Result<(), StoreError> {
+    let shards = || members.iter().filter_map(|member| Some((member, member.shard.as_ref().ok()?)));
+    let newest = shards().filter_map(|(_, shard)| shard.applied.losses.epoch_break()).max();
+    let newest = if put_back { Some(EpochBreak::after(newest, env)) } else { newest };
+    let Some(newest) = newest else { return Ok(()) };
+    for (member, shard) in shards().filter(|(_, shard)| shard.applied.losses.epoch_break() != Some(newest)) {
+        if let Err(e) = shard.put_epoch_break(newest).await {
+            if shard.log().status().log == LogState::Ok {
+                return Err(refuse(format!(
+                    "{}: the new epoch of its channels could not be written: {e}",
+                    member.name
+                )));
+            }
+            tracing::warn!(
+                disk = %member.name, error = %e, "the disk takes no writes: its channels keep their epochs. Start it \
+                 with --restored again when it does"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The members by the seats of the layout, with the missing ones.

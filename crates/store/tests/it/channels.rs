@@ -332,7 +332,7 @@ async fn a_clean_restart_keeps_the_epoch_and_no_other_does() {
         store = reopened(&pool, store, false).await;
         assert_eq!(epoch(&store), at, "and stays so over clean restarts");
         store = reopened(&pool, store, true).await;
-        assert_eq!(epoch(&store), at, "the records say the same");
+        assert_ne!(epoch(&store), at, "without the index, nothing says that the stop was clean");
     }
 }
 

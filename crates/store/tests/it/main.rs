@@ -11,6 +11,7 @@ mod channels;
 mod damaged_member;
 mod damages;
 mod deletes;
+mod epochs;
 mod events;
 mod fills;
 mod forget;

@@ -38,6 +38,7 @@ pub(super) fn record(
         Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
         Head::PartPut { upload, number, .. } => (keys::part(&upload, number), false),
         Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
+        Head::EpochBreak { .. } => (keys::EPOCH_BREAK.to_vec(), false),
         Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
         Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
         Head::Publication { channel, offset, .. } => (keys::publication(channel, offset), false),
@@ -69,6 +70,7 @@ pub(super) fn subject(head: &[u8]) -> Subject {
         }
         Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
         Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
+        Head::EpochBreak { .. } => (keys::EPOCH_BREAK.to_vec(), false),
         Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
         Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
         Head::Publication { channel, .. } => (keys::channel_end(channel), false),

@@ -7,6 +7,7 @@ use steadfast_log::{Applied, Usage};
 
 use super::publication::PublicationApplier;
 use crate::layout::Layout;
+use crate::record::epoch_break::EpochBreak;
 use crate::record::keys::{BucketId, Id};
 use crate::record::object::{Account, First};
 use crate::record::snapshot::SnapshotMeta;
@@ -71,6 +72,15 @@ impl RecordApplier<'_> {
                 let layout = Layout::decode(payload)?;
                 if self.put(Bytes::from_static(keys::LAYOUT), payload, Class::Layout)? {
                     *applied.layout.write() = Some(Arc::new(layout));
+                }
+            }
+            Head::EpochBreak { payload } => {
+                let epoch_break = EpochBreak::decode(payload)?;
+                let put = self.put(Bytes::from_static(keys::EPOCH_BREAK), payload, Class::EpochBreak)?;
+                // Compaction moves the record while channels are in use.
+                if put && applied.losses.epoch_break() != Some(epoch_break) {
+                    applied.losses.set_epoch_break(r.version, epoch_break);
+                    applied.channels.forget();
                 }
             }
             Head::SnapshotPut { id, payload } => {
@@ -201,7 +211,7 @@ impl RecordApplier<'_> {
         let ms = match class {
             Class::Object => First::decode(payload)?.modified_ms,
             Class::Publication => PublicationMeta::decode(payload)?.time_ms,
-            Class::Part | Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot => 0,
+            Class::Part | Class::Bucket | Class::Upload | Class::Layout | Class::EpochBreak | Class::Snapshot => 0,
         };
         replay.newest_ms = replay.newest_ms.max(ms);
         Ok(())

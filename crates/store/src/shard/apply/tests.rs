@@ -10,6 +10,7 @@ use steadfast_flow::Env;
 use steadfast_log::{Applied, Applier, ChunkMove, ChunkOwners, FormatOptions, Location, Log, Priority, Subject};
 
 use super::StoreApplier;
+use crate::record::epoch_break::EpochBreak;
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
@@ -469,4 +470,26 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         let there = |offset| applied.index.get(&keys::publication(b"c", offset)).expect("readable").is_some();
         assert!(there(1) && there(2) && there(3) && !there(499) && !there(500));
     }
+}
+
+/// Compaction moves the record while channels are in use: they keep their epochs and their memory.
+#[tokio::test]
+async fn a_moved_break_of_epochs_changes_nothing() {
+    let (store, applier, _) = start().await;
+    let applied = lead(&store).applied.clone();
+    let at = |offset| Location { extent: 0, epoch: 1, offset, head_len: 0, body_len: 0 };
+    let payload = EpochBreak { number: 1, drawn: 7 }.encode();
+    let head = Bytes::from(Head::EpochBreak { payload: &payload }.encode());
+    let record =
+        |lsn, version| Applied { lsn, version, moved: lsn != version, head: head.clone(), location: at(lsn as u32) };
+    let before = applied.channels.get(&applied, "c").expect("readable");
+    apply(&store, &[record(1000, 1000)]);
+    assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
+    let after = applied.channels.get(&applied, "c").expect("readable");
+    assert_ne!(before.state.lock().epoch, after.state.lock().epoch);
+    assert_eq!(applier.record_is_live(&head, 1000, &at(1000), 0), Some(true));
+    apply(&store, &[record(2000, 1000)]);
+    assert!(Arc::ptr_eq(&after, &applied.channels.get(&applied, "c").expect("readable")));
+    assert_eq!(applier.record_is_live(&head, 1000, &at(1000), 0), Some(false), "it lies elsewhere");
+    assert_eq!(applier.record_is_live(&head, 1000, &at(2000), 0), Some(true));
 }

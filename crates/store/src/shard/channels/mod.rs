@@ -22,6 +22,7 @@ use steadfast_flow::has_fault;
 
 use crate::channels::ChannelSink;
 use crate::outbox::Outbox;
+use crate::record::epoch_break::hash_epoch;
 use crate::record::wire::Malformed;
 use crate::record::{Value, keys};
 use crate::shard::applied::AppliedState;
@@ -106,10 +107,13 @@ impl Channels {
         self.parts.iter().map(|part| part.lock().len()).sum()
     }
 
-    /// Drops all channels: those made by a replay know nothing of possible losses. Only before a
-    /// caller has obtained one.
+    /// Drops all channels: those made by a replay know nothing of possible losses, and a break of
+    /// epochs changes all. The next user of one loads it from the index.
     pub(crate) fn forget(&self) {
-        self.parts.iter().for_each(|part| part.lock().clear());
+        for (_, channel) in self.parts.iter().flat_map(|part| std::mem::take(&mut *part.lock())) {
+            assert!(channel.state.lock().is_settled(), "a channel with publications in flight is dropped");
+            channel.gone.store(true, Ordering::Release);
+        }
     }
 
     /// Drops all channels, as [`Channels::forget`] does, when a replay has made too many. Later
@@ -166,11 +170,8 @@ fn load_channel(applied: &AppliedState, name: &str) -> Result<Loaded, StoreError
         Some(pair) => keys::offset_of(&pair?.0).ok_or(Malformed("index: a publication's key"))?,
         None => top,
     };
-    // Later publications were delivered without a flush and may be lost, so their offsets may
-    // be reused: a new epoch.
-    let lost = meta.is_async && value.version <= applied.losses.lost_lsn();
     let first = if meta.removed { top + 1 } else { lowest };
-    Ok(Loaded { epoch: meta.epoch.wrapping_add(u32::from(lost)), first, top })
+    Ok(Loaded { epoch: applied.losses.epoch_of(value.version, meta.is_async, meta.epoch), first, top })
 }
 
 /// Whether an entry of the index is a publication that has not expired.
@@ -182,13 +183,11 @@ pub(crate) fn is_kept(applied: &AppliedState, entry: Option<(Bytes, Bytes)>) -> 
 
 /// The epoch of an unknown channel. It is the same on every call and on every disk of the pool,
 /// so a subscriber from before the first publication resumes after it. It changes once the
-/// channel may have been forgotten in between.
+/// channel may have been forgotten in between, and with each break of epochs.
 fn fresh_epoch(applied: &AppliedState, name: &str) -> u32 {
     let period = applied.clock.now_ms() / FORGOTTEN_AFTER_MS;
     let pool = applied.layout.read().as_ref().map_or(applied.pool, |layout| layout.family);
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in pool.iter().chain(name.as_bytes()).chain(&period.to_le_bytes()) {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    (hash ^ hash >> 32) as u32
+    let drawn = applied.losses.epoch_break().map(|epoch_break| epoch_break.drawn.to_le_bytes());
+    let named = pool.iter().chain(name.as_bytes()).copied().chain(period.to_le_bytes());
+    hash_epoch(named.chain(drawn.into_iter().flatten()))
 }

@@ -247,6 +247,10 @@ impl StoreDisks<'_> {
             Some(first) => (*first, shards.iter().copied().chain([new]).collect::<Vec<_>>()),
             None => return Err(refuse("the pool has no disk".to_owned())),
         };
+        // Channels without publications that move there keep their epochs.
+        if let Some(epoch_break) = first.applied.losses.epoch_break() {
+            new.put_epoch_break(epoch_break).await?;
+        }
         let buckets: Vec<_> = first.applied.registry.read().by_id.values().cloned().collect();
         for bucket in buckets {
             new.put_bucket(bucket.id, &buckets::meta(&bucket), Priority::Write).await?;
