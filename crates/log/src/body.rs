@@ -355,6 +355,8 @@ async fn write_placed(shared: &Shared, placed: Placed, head: &Bytes, chunk: Chun
             return Err(NotWritten::Log(shared.latch.check().err().unwrap_or(LogError::Closed)));
         }
     }
+    // Before the number that the committer looks at.
+    shared.extents.durable().wrote(open.id.extent, open.id.epoch, at..at + len);
     shared.chunks_written.fetch_add(1, SeqCst);
     shared.metrics.chunks.fetch_add(1, Relaxed);
     shared.metrics.chunk_bytes.fetch_add(len, Relaxed);

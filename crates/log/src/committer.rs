@@ -259,6 +259,7 @@ impl Committer {
             // The device may reorder writes. A power cut must not keep a record whose chunks it
             // loses.
             let chunks = self.shared.chunks_written.load(SeqCst);
+            self.shared.extents.durable().begin_flush();
             let begun = self.shared.env.now();
             self.shared.io.flush().await.map_err(Stopped)?;
             self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
@@ -273,6 +274,9 @@ impl Committer {
         let batches = building.waiters.len();
         let chunks = self.shared.chunks_written.load(SeqCst);
         let (io, sync) = (self.shared.io.clone(), building.sync || due);
+        if sync {
+            self.shared.extents.durable().begin_flush();
+        }
         let write: BoxFuture<'static, Result<(), LogError>> = Box::pin(async move {
             if sync { io.write_flush(disk_offset, data).await } else { io.write(disk_offset, data).await }
         });
@@ -295,6 +299,12 @@ impl Committer {
         let id = self.open.id;
         self.shared.compaction.moved.wrote(&id, &applied, &*self.shared.applier);
         self.shared.extents.wrote(id.extent, id.epoch, self.open.at, last_lsn, min_version);
+        let (durable, frame) = (self.shared.extents.durable(), self.open.at - len..self.open.at);
+        if sync {
+            durable.wrote_and_flushed(id.extent, id.epoch, frame);
+        } else {
+            durable.wrote(id.extent, id.epoch, frame);
+        }
         // The space is published first, so that admission neither counts the bytes twice nor misses
         // them.
         self.publish_room();
@@ -322,6 +332,7 @@ impl Committer {
         }
         let begun = self.shared.env.now();
         let chunks = self.shared.chunks_written.load(SeqCst);
+        self.shared.extents.durable().begin_flush();
         let io = self.shared.io.clone();
         self.drive(Box::pin(async move { io.flush().await })).await.map_err(Stopped)?;
         self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
@@ -356,6 +367,8 @@ impl Committer {
             self.shared.metrics.async_lag_us_max.fetch_max(lag.as_micros() as u64, Relaxed);
         }
         self.shared.queue.flush_taken();
+        // Before anything is answered.
+        self.shared.extents.durable().flushed(self.durable_lsn);
         self.shared.durable.send_replace(self.durable_lsn);
     }
 

@@ -15,6 +15,7 @@ use steadfast_disk::{BLOCK, Disk};
 use crate::check::Window;
 use crate::extents::Extents;
 use crate::format::{ExtentHeader, ExtentId, FRAME_HEADER, FooterBlock, FrameHeader, FrameKind, RecordView, Trailer};
+use crate::pins::ExtentPin;
 use crate::status::{COPIES, HealStatus};
 
 /// Bytes healed at a time: below any sensible bound of a buffer pool.
@@ -323,7 +324,7 @@ impl Copies {
         }
         let _pin = match &self.extents {
             None => None,
-            Some(extents) => match extents.pin(id.extent, id.epoch) {
+            Some(extents) => match ExtentPin::new(extents, id.extent, id.epoch) {
                 Some(pin) => Some(pin),
                 None => return Heal::Recycled,
             },

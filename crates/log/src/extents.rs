@@ -1,6 +1,7 @@
 //! The table of extents: which are free, which are in use, their purpose and their live bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -8,6 +9,7 @@ use steadfast_disk::{BLOCK, Disk};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use crate::durable::DurableView;
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, RosterEntry, Superblock};
 use crate::io::Io;
 use crate::placement::Placement;
@@ -25,6 +27,9 @@ pub(crate) struct Sealed {
     pub(crate) data_end: u64,
     pub(crate) footer: Option<(u32, u32)>,
 }
+
+/// Free extents beside the reserve at which yielding pins give way: those that are written next.
+const YIELDED_EXTENTS: u64 = 2;
 
 /// Slots that are read under one lock.
 const SLOTS_AT_ONCE: usize = 4096;
@@ -44,6 +49,9 @@ struct ExtentsShared {
     reserve_extents: u32,
     /// Notified when an extent becomes free.
     freed: Notify,
+    durable: DurableView,
+    /// Whether the disk had no space for the last growth.
+    cannot_grow: AtomicBool,
 }
 
 /// The table of extents. Cloning shares it.
@@ -85,6 +93,8 @@ impl Extents {
             taking: tokio::sync::Mutex::new(()),
             reserve_extents,
             freed: Notify::new(),
+            durable: DurableView::default(),
+            cannot_grow: AtomicBool::new(false),
         }))
     }
 
@@ -106,6 +116,11 @@ impl Extents {
 
     pub(crate) fn roster(&self) -> &Roster {
         &self.0.roster
+    }
+
+    /// What returned flushes cover.
+    pub(crate) fn durable(&self) -> &DurableView {
+        &self.0.durable
     }
 
     pub(crate) fn id(&self, extent: u32, epoch: u64) -> ExtentId {
@@ -166,9 +181,10 @@ impl Extents {
         slot.is_some_and(|s| s.state == ExtentState::Lost && (s.epoch == epoch || s.epoch == 0))
     }
 
-    pub(crate) fn pin(&self, extent: u32, epoch: u64) -> Option<ExtentPin> {
-        self.slot(extent, epoch, |slot| slot.pins += 1)?;
-        Some(ExtentPin { extents: self.clone(), extent, epoch })
+    /// Whether so few extents are free that yielding pins give way.
+    fn is_short(&self, table: &Table) -> bool {
+        let may_grow = self.growable(table.len()) > 0 && !self.0.cannot_grow.load(Ordering::Relaxed);
+        !may_grow && table.spare().free <= u64::from(self.0.reserve_extents) + YIELDED_EXTENTS
     }
 
     pub(crate) fn wrote(&self, extent: u32, epoch: u64, data_end: u64, last_lsn: Lsn, min_version: Lsn) {
@@ -192,6 +208,7 @@ impl Extents {
             slot.data_end = sealed.data_end;
             slot.footer = sealed.footer;
         });
+        self.0.durable.sealed(extent, epoch, sealed.footer, &self.0.pool);
     }
 
     /// Records that a write failed at this offset and length.
@@ -238,11 +255,6 @@ impl Extents {
             emulated: zones.emulated,
             superblocks_written: placement.ledger().generation,
         }
-    }
-
-    /// Free extents that are ready for use.
-    pub(crate) fn free(&self) -> u32 {
-        self.spare().free as u32
     }
 
     /// Unused extents besides the open ones, as one snapshot.
@@ -301,7 +313,9 @@ impl Extents {
 
     /// Reserves space for the next `step` extents and adds them to the table.
     async fn reserve(&self, count: u32, step: u32) -> Result<(), TakeError> {
-        match self.0.disk.reserve(self.start(count + step - 1) + self.0.pool.extent_bytes).await {
+        let reserved = self.0.disk.reserve(self.start(count + step - 1) + self.0.pool.extent_bytes).await;
+        self.0.cannot_grow.store(reserved.is_err(), Ordering::Relaxed);
+        match reserved {
             Ok(()) => {
                 let mut table = self.0.table.lock();
                 // Only the holder of `taking` adds extents.
@@ -349,13 +363,13 @@ impl Extents {
         prepared: bool,
     ) -> Result<ExtentId, TakeError> {
         let _one = self.0.taking.lock().await;
-        if self.free() <= self.0.reserve_extents {
+        if self.spare().free <= u64::from(self.0.reserve_extents) {
             match self.grow_locked().await {
                 Ok(()) | Err(TakeError::Full) => {}
                 Err(error) => return Err(error),
             }
         }
-        if self.free() <= self.kept_from(priority) {
+        if self.spare().free <= u64::from(self.kept_from(priority)) {
             return Err(TakeError::Full);
         }
         let header = {
@@ -363,7 +377,7 @@ impl Extents {
             let extent = table.next_free().ok_or(TakeError::Full)?;
             let epoch = table.next_epoch;
             table.next_epoch += 1;
-            let recycled_lsn = table.recycled_lsn;
+            let (recycled_lsn, lineage) = (table.recycled_lsn, table.lineage);
             table.change(extent, |slot| {
                 assert_eq!(slot.state, ExtentState::Free, "extent {extent} is taken into use twice");
                 assert!(slot.epoch < epoch, "extent {extent} had epoch {} before {epoch}", slot.epoch);
@@ -377,7 +391,7 @@ impl Extents {
                     ..ExtentInfo::new(extent)
                 };
             });
-            ExtentHeader { id: self.id(extent, epoch), kind, base_lsn, recycled_lsn, lineage: table.lineage }
+            ExtentHeader { id: self.id(extent, epoch), kind, base_lsn, recycled_lsn, lineage }
         };
         // Another server that has opened the disk may have taken the same extent.
         self.check_opener().await.map_err(TakeError::Disk)?;
@@ -389,6 +403,7 @@ impl Extents {
         let entry = RosterEntry { used: kind.into(), epoch: header.id.epoch, base_lsn };
         self.0.roster.used(&self.0.io, header.id.extent, entry).await.map_err(TakeError::Disk)?;
         self.0.table.lock().change(header.id.extent, |slot| slot.opened(header.id.epoch));
+        self.0.durable.taken(&header);
         Ok(header.id)
     }
 
@@ -428,6 +443,9 @@ impl Extents {
             if (slot.pins > 0 || slot.held || holding) && !pinned_too {
                 return Ok(false);
             }
+            if table.yielding_pins.contains_key(&(extent, epoch)) && !self.is_short(&table) {
+                return Ok(false);
+            }
             let recycled_lsn =
                 if slot.kind == ExtentKind::Commit { recycled_lsn.max(slot.last_lsn) } else { recycled_lsn };
             table.recycled_lsn = recycled_lsn;
@@ -442,6 +460,7 @@ impl Extents {
         // Another server that has opened the disk since may use the extent.
         self.check_opener().await.map_err(TakeError::Disk)?;
         self.mark_free(&header).await?;
+        self.0.durable.freed(extent, epoch);
         self.0.roster.free(extent);
         if let Some((at, len)) = suspect
             && !self.0.io.proves(self.start(extent) + at, len).await.map_err(TakeError::Disk)?
@@ -473,27 +492,5 @@ impl TakeError {
             Self::Disk(LogError::Unknown { what, cause }) => LogError::Failed { what, cause },
             Self::Disk(error) => error,
         }
-    }
-}
-
-/// While held, the extent is not recycled.
-pub struct ExtentPin {
-    extents: Extents,
-    extent: u32,
-    epoch: u64,
-}
-
-impl Drop for ExtentPin {
-    fn drop(&mut self) {
-        self.extents.slot(self.extent, self.epoch, |slot| {
-            assert!(slot.pins > 0, "an extent lost a pin");
-            slot.pins -= 1;
-        });
-    }
-}
-
-impl std::fmt::Debug for ExtentPin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ExtentPin({} epoch {})", self.extent, self.epoch)
     }
 }

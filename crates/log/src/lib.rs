@@ -16,6 +16,7 @@ mod commit;
 mod committer;
 mod compact;
 mod copies;
+mod durable;
 mod extents;
 mod fence;
 pub mod format;
@@ -38,10 +39,12 @@ mod moved;
 mod opener;
 mod options;
 mod peek;
+mod pins;
 mod placement;
 mod pool;
 mod prefill;
 mod progress;
+mod ranges;
 mod read;
 mod recover;
 mod reserve;
@@ -57,6 +60,7 @@ mod status;
 mod table;
 mod trailer;
 mod usage;
+mod use_reader;
 mod verify;
 
 pub use api::{
@@ -67,7 +71,7 @@ pub use bodies::ChunkBuf;
 pub use body::PendingChunk;
 pub use commit::Ticket;
 pub use compact::ChunkOwners;
-pub use extents::ExtentPin;
+pub use durable::{ExtentCut, LogCut, UseCut};
 pub use format::Lsn;
 pub use history::History;
 pub use hold::{HeldRecords, HoldGuard, PendingHold};
@@ -75,7 +79,9 @@ pub use latch::LogState;
 pub use log::{Limits, Log};
 pub use options::{CompactionOptions, DayWindow, FormatOptions, LogOptions, Sabotage, ScrubOptions};
 pub use peek::peek;
+pub use pins::ExtentPin;
 pub use pool::{PoolInfo, pool_on};
+pub use ranges::Ranges;
 pub use read::RecordFront;
 pub use recover::{Cut, DamageFound, Doubt, HEALED_MAX, LostExtent, RecoveryReport};
 pub use reserve::Reservation;
@@ -84,6 +90,7 @@ pub use status::{
     CompactionStatus, ExtentCounts, HealStatus, LogStatus, SCRUB_DAMAGE_MAX, ScrubStatus, StuckExtent, ZonesStatus,
 };
 pub use usage::Usage;
+pub use use_reader::{UsePart, UseReader};
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify, verify_named};
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use serde::Serialize;
 use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
@@ -14,18 +15,20 @@ use tokio::sync::{oneshot, watch};
 use crate::bodies::{ChunkBuf, chunk_head_bytes_max};
 use crate::body::PendingChunk;
 use crate::commit::{Pending, Ticket};
-use crate::extents::ExtentPin;
+use crate::durable::{DurableState, LogCut};
 use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, record_bytes};
 use crate::frame::batch_bytes;
 use crate::guard::Guard;
 use crate::latch::LogState;
 use crate::options::FormatOptions;
+use crate::pins::ExtentPin;
 use crate::pool::PoolInfo;
 use crate::read::RecordFront;
 use crate::reserve::Reservation;
 use crate::scrub_state::ScrubRequest;
 use crate::shared::Shared;
 use crate::status::{ExtentCounts, LogStatus};
+use crate::use_reader::UseReader;
 use crate::{Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Usage};
 
 /// Limits of one request.
@@ -191,9 +194,29 @@ impl Log {
         PendingChunk::begin(&self.shared, room, head, chunk)
     }
 
+    /// What is durable in each of the logs at one moment, as changes since the last cut. `None` if
+    /// one of them is not [followed](crate::LogOptions::followed), is read-only or on zones.
+    ///
+    /// All that was acknowledged as durable before the call is in the cut, and all that is in it
+    /// survives a power cut.
+    pub fn durable_cut(logs: &[&Log]) -> Option<Vec<LogCut>> {
+        // In the given order, which is the same for all callers. No other code locks two of them.
+        let states: Option<Vec<_>> = logs.iter().map(|log| log.shared.extents.durable().lock()).collect();
+        let cut = |(log, mut state): (&&Log, MutexGuard<'_, DurableState>)| {
+            let (next_epoch, recycled_lsn) = log.shared.extents.with(|table| (table.next_epoch, table.recycled_lsn));
+            state.cut(next_epoch, recycled_lsn)
+        };
+        Some(logs.iter().zip(states?).map(cut).collect())
+    }
+
+    /// A reader of a use of an extent that a cut has named; `None` if it has been recycled.
+    pub async fn read_use(&self, extent: u32, epoch: u64) -> Option<UseReader> {
+        UseReader::open(&self.shared, extent, epoch).await
+    }
+
     /// Keeps an extent from being recycled while the pin exists; `None` if it has been recycled.
     pub fn pin(&self, extent: u32, epoch: u64) -> Option<ExtentPin> {
-        self.shared.extents.pin(extent, epoch)
+        ExtentPin::new(&self.shared.extents, extent, epoch)
     }
 
     /// Reads and verifies bytes `range` of the body of the record at `location`. The caller may

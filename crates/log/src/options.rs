@@ -57,6 +57,8 @@ pub struct LogOptions {
     pub scrub: ScrubOptions,
     /// Format features to use. They are in the superblocks before anything else is written.
     pub features: Features,
+    /// Whether the log keeps account of what is durable, for [`crate::Log::durable_cut`].
+    pub followed: bool,
     /// Deliberate fault, to test the simulator.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -114,6 +116,7 @@ impl Default for LogOptions {
             recovery_search_bytes: 64 << 20,
             reserve_extents: 2,
             features: Features::NONE,
+            followed: false,
             sabotage: Sabotage::None,
             compaction: CompactionOptions::default(),
             scrub: ScrubOptions::default(),

@@ -5,7 +5,7 @@
 //! only [`Table::change`] changes a slot, and it removes the slot from all sums before and adds it
 //! afterwards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Hold;
 use crate::Lsn;
@@ -206,6 +206,8 @@ pub(crate) struct Table {
     pub(crate) lineage: Lineage,
     /// The holds of snapshots.
     pub(crate) holds: Vec<Hold>,
+    /// Number of pins, by extent and epoch, that give way when free extents run low.
+    pub(crate) yielding_pins: BTreeMap<(u32, u64), u32>,
     /// Number of holds in preparation. While it is above zero, nothing is recycled.
     pub(crate) holding: u32,
 }

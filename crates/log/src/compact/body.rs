@@ -43,7 +43,7 @@ impl Compactor {
             return Err(Halt::NotWorth(Vec::new()));
         }
         // The copies may take the last extent, so the records that name them need space elsewhere.
-        if self.shared().extents.free() < 2 && !self.shared().room.holds_without_free(count * OWNER_BYTES) {
+        if self.shared().extents.spare().free < 2 && !self.shared().room.holds_without_free(count * OWNER_BYTES) {
             return Err(Halt::Later);
         }
         let mut items = self.items(info).await;

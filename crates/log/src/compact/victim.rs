@@ -47,7 +47,12 @@ impl Compactor {
         let is_empty = used <= 1 && self.open_commit(|_, live| live == 0);
         if !is_empty && counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {
             // Growth may fail, because the file system may be full.
-            if shared.extents.grow(|| shared.extents.free() <= shared.options.reserve_extents).await.is_err() {
+            if shared
+                .extents
+                .grow(|| shared.extents.spare().free <= u64::from(shared.options.reserve_extents))
+                .await
+                .is_err()
+            {
                 counts.growable = 0;
             }
         }

@@ -34,7 +34,7 @@ use crate::committer::Committer;
 use crate::committer::{Ended, Refused};
 use crate::copies::{Copies, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
-use crate::format::{ExtentKind, Features, RosterUse, SUPERBLOCK_OFFSETS, Superblock};
+use crate::format::{ExtentKind, Features, Lineage, RosterUse, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::OpenCommit;
 use crate::guard::Guard;
 use crate::heal_queue::HealQueue;
@@ -109,6 +109,9 @@ pub(crate) async fn open(
     let recovered = recovery.run(&found, &mut replay, &mut report).await?;
     // Before compaction can run.
     recovery.extents.keep(applier.holds());
+    if recovery.options.followed && recovered.read_only.is_none() && recovery.pool.zones.is_none() {
+        recovery.follow(&found, recovered.durable_lsn);
+    }
     report.records_replayed = replay.given.records;
     report.last_lsn = replay.last;
     report.read_only = recovered.read_only.is_some();
@@ -410,6 +413,20 @@ impl Recovery {
         }
         self.extents.roster().sync(&self.io, &self.roster_read).await.map_err(failed)?;
         self.continue_chain(found, replay, seen, report).await
+    }
+
+    /// Begins to keep account of what is durable.
+    fn follow(&self, found: &[Found], durable_lsn: Lsn) {
+        let first = |lineage: &Lineage| lineage.openings().next().map_or(0, |opening| opening.id);
+        let now = self.extents.with(|table| first(&table.lineage));
+        // Other uses have been taken by this recovery.
+        let of = |slot: &ExtentInfo| {
+            let found = found.get(slot.extent as usize).filter(|found| found.epoch == slot.epoch);
+            found.map_or(now, |found| first(&found.lineage))
+        };
+        let slots = self.extents.all();
+        let uses = slots.iter().map(|slot| (slot, of(slot)));
+        self.extents.durable().begin(uses, &self.pool, durable_lsn);
     }
 
     /// The state shared by all parts of the open log.

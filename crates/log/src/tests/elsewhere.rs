@@ -172,12 +172,12 @@ async fn a_place_that_failed_is_proved_before_it_is_used_again() {
         while extents.all()[extent as usize].state != ExtentState::Sealed {
             tokio::task::yield_now().await;
         }
-        let free = extents.free();
+        let free = extents.spare().free;
         let epoch = extents.all()[extent as usize].epoch;
         assert!(extents.recycle(extent, epoch, false).await.expect("marked"));
         let state = extents.all()[extent as usize].state;
         let wanted = if stays_bad { (ExtentState::Busy, free) } else { (ExtentState::Free, free + 1) };
-        assert_eq!((state, extents.free()), wanted);
+        assert_eq!((state, extents.spare().free), wanted);
         assert!(is_healthy(&opened));
     }
 }

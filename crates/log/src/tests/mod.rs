@@ -5,6 +5,7 @@ mod compaction;
 mod copies;
 mod crashes;
 mod deletes;
+mod durable;
 mod elsewhere;
 mod failures;
 mod flushes;

@@ -318,6 +318,8 @@ fn store_options(rng: &mut Rng) -> StoreOptions {
             interval: Duration::from_millis(*rng.pick(&[50, 500, 5_000])),
             ..ScrubOptions::default()
         },
+        // Its assertions hold whatever happens.
+        followed: true,
         ..LogOptions::default()
     };
     StoreOptions {

@@ -1,0 +1,253 @@
+//! Raw reads of a use of an extent, for a copy of the log that is kept elsewhere.
+//!
+//! Every structure is verified before it is given out, and taken from another copy of the disk
+//! where the first one is bad. So rot is never copied.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use steadfast_disk::BLOCK;
+
+use crate::check::{Entries, Window};
+use crate::copies::{FooterAt, FrameAt, HeaderOf, Structure, TrailerOf, Whole, read};
+use crate::extents::{ExtentInfo, ExtentState};
+use crate::format::{ExtentId, ExtentKind, FrameHeader, FrameKind, Trailer};
+use crate::pins::YieldingPin;
+use crate::shared::Shared;
+use crate::{LogError, Ranges};
+
+const BLOCK_BYTES: u64 = BLOCK as u64;
+
+/// Part of a use, verified.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsePart {
+    /// Where the part ends: a later read continues there.
+    pub end: u32,
+    /// The structures in it, by their offsets. Blocks between them hold nothing.
+    pub pieces: Vec<(u32, Bytes)>,
+    /// Where structures are missing that no copy of the disk has whole.
+    pub damaged: Ranges,
+}
+
+impl UsePart {
+    fn push(&mut self, at: u64, bytes: Bytes) {
+        self.pieces.push((at as u32, bytes));
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+}
+
+/// What lies at an offset of a use.
+enum UsePlace {
+    Header,
+    /// Frames, up to this offset.
+    Frames(u64),
+    Footer,
+    Trailer,
+    /// Nothing, up to this offset.
+    Gap(u64),
+}
+
+/// Reads one use of an extent. While it exists, the extent is kept from being recycled, unless free
+/// extents run low.
+pub struct UseReader {
+    shared: Arc<Shared>,
+    _pin: YieldingPin,
+    id: ExtentId,
+    /// The use when the reader was made.
+    info: ExtentInfo,
+    start: u64,
+    window: Window,
+    /// The frames of a sealed body extent, by its footer.
+    chunks: Option<BTreeSet<u64>>,
+    /// The next block of the footer: its offset and its number.
+    footer_at: Option<(u64, u32)>,
+}
+
+impl UseReader {
+    /// A reader of a use; `None` if the extent has been recycled.
+    pub(crate) async fn open(shared: &Arc<Shared>, extent: u32, epoch: u64) -> Option<Self> {
+        let pin = YieldingPin::new(&shared.extents, extent, epoch)?;
+        let info = shared.extents.get(extent, epoch)?;
+        let (id, start) = (shared.extents.id(extent, epoch), shared.extents.start(extent));
+        let window = Window::new(shared.disk.clone(), start, shared.pool.extent_bytes, None);
+        let mut chunks = None;
+        if info.kind == ExtentKind::Body
+            && info.footer.is_some()
+            && let Some(mut entries) = Entries::open(shared.disk.clone(), &shared.pool, id).await
+        {
+            let mut found = BTreeSet::new();
+            chunks = loop {
+                match entries.next().await {
+                    Ok(Some(entry)) => found.insert((u64::from(entry.offset).max(1) - 1) / BLOCK_BYTES * BLOCK_BYTES),
+                    Ok(None) => break Some(found),
+                    // The read of the footer itself reports it.
+                    Err(_) => break None,
+                };
+            };
+        }
+        Some(Self { shared: shared.clone(), _pin: pin, id, info, start, window, chunks, footer_at: None })
+    }
+
+    /// Reads `range`, which a cut has named as durable, up to the end of the structure with which
+    /// `most` bytes are reached.
+    ///
+    /// # Errors
+    /// [`LogError::Moved`] if the extent has been recycled meanwhile.
+    pub async fn read(&mut self, range: Range<u32>, most: u64) -> Result<UsePart, LogError> {
+        assert!(u64::from(range.start).is_multiple_of(BLOCK_BYTES), "a part begins at a block, not at {}", range.start);
+        let (mut at, to) = (u64::from(range.start), u64::from(range.end));
+        let mut part = UsePart::default();
+        while at < to && part.bytes() < most {
+            at = match self.place(at, to) {
+                UsePlace::Header => {
+                    let header = HeaderOf { id: self.id, exact: true };
+                    self.take(&mut part, at, BLOCK_BYTES, &header, |_| true).await
+                }
+                UsePlace::Frames(end) => self.frame(&mut part, at, end).await,
+                UsePlace::Footer => self.footer(&mut part, at).await,
+                UsePlace::Trailer => {
+                    let info = self.info;
+                    // An interrupted start may have sealed the extent twice.
+                    let accept = move |t: &Trailer| {
+                        info.footer == Some((t.footer_offset, t.footer_len)) && u64::from(t.data_end) == info.data_end
+                    };
+                    let trailer = TrailerOf { id: self.id, extent_bytes: self.extent_bytes() };
+                    self.take(&mut part, at, BLOCK_BYTES, &trailer, accept).await
+                }
+                UsePlace::Gap(end) => end,
+            };
+        }
+        part.end = at.min(to) as u32;
+        // Bytes that verify are of this use. But what was missing may have made room for the next.
+        match self.shared.extents.get(self.info.extent, self.info.epoch) {
+            Some(_) => Ok(part),
+            None => Err(LogError::Moved),
+        }
+    }
+
+    fn extent_bytes(&self) -> u64 {
+        self.shared.pool.extent_bytes
+    }
+
+    fn place(&self, at: u64, to: u64) -> UsePlace {
+        if at < BLOCK_BYTES {
+            return UsePlace::Header;
+        }
+        let data_end = if self.info.state == ExtentState::Open { to } else { self.info.data_end };
+        if at < data_end {
+            return UsePlace::Frames(data_end.min(to));
+        }
+        let Some((footer, len)) = self.info.footer else { return UsePlace::Gap(to) };
+        let (footer, end) = (u64::from(footer), u64::from(footer) + u64::from(len));
+        let trailer = self.shared.pool.trailer_after(end);
+        match at {
+            _ if at < footer => UsePlace::Gap(footer),
+            _ if at < end => UsePlace::Footer,
+            _ if at < trailer => UsePlace::Gap(trailer),
+            _ if at == trailer => UsePlace::Trailer,
+            _ => UsePlace::Gap(to),
+        }
+    }
+
+    /// The structure at `at`, from the first copy of the disk that has it.
+    async fn whole<S: Structure>(
+        &mut self,
+        at: u64,
+        structure: &S,
+        accept: impl Fn(&S::Value) -> bool,
+    ) -> Option<Whole<S::Value>> {
+        match read(&mut self.window, at, structure).await {
+            Ok(whole) if accept(&whole.value) => Some(whole),
+            _ => self.shared.copies.rescue(self.start + at, structure, accept).await,
+        }
+    }
+
+    /// Takes a structure of `len` bytes. Returns where it ends.
+    async fn take<S: Structure>(
+        &mut self,
+        part: &mut UsePart,
+        at: u64,
+        len: u64,
+        structure: &S,
+        accept: impl Fn(&S::Value) -> bool,
+    ) -> u64 {
+        match self.whole(at, structure, accept).await {
+            Some(whole) => part.push(at, whole.bytes),
+            None => part.damaged.insert(at as u32..(at + len) as u32),
+        }
+        at + len
+    }
+
+    /// Takes the frame at `at`. Returns where the next one begins, at most `end`.
+    async fn frame(&mut self, part: &mut UsePart, at: u64, end: u64) -> u64 {
+        let kind = if self.info.kind == ExtentKind::Body { FrameKind::Chunk } else { FrameKind::Commit };
+        let place = FrameAt { id: self.id, at, end: self.extent_bytes(), kind };
+        if let Some(whole) = self.whole(at, &place, |_| true).await {
+            let next = at + whole.bytes.len() as u64;
+            part.push(at, whole.bytes);
+            return next;
+        }
+        let next = self.next_frame(at + BLOCK_BYTES, end).await;
+        let missing = match (&self.chunks, self.info.kind, self.info.state) {
+            (Some(chunks), ..) => chunks.range(at..next).next().is_some(),
+            // It was open at a power cut: what is not whole may never have been written whole.
+            (None, ExtentKind::Body, ExtentState::Sealed) => false,
+            _ => true,
+        };
+        if missing {
+            part.damaged.insert(at as u32..next as u32);
+        }
+        next
+    }
+
+    /// Offset of the next frame from `at` on; `end` if there is none before it.
+    async fn next_frame(&mut self, mut at: u64, end: u64) -> u64 {
+        while at < end {
+            let block = self.window.get(at, BLOCK_BYTES).await;
+            let is_frame = block.is_ok_and(|block| {
+                FrameHeader::looks_like(&block)
+                    && FrameHeader::decode(&block)
+                        .is_ok_and(|(header, _)| header.is_at(&self.id, at, self.extent_bytes()))
+            });
+            if is_frame {
+                return at;
+            }
+            at += BLOCK_BYTES;
+        }
+        end
+    }
+
+    /// Takes the block of the footer at `at`. Returns where the next one begins.
+    async fn footer(&mut self, part: &mut UsePart, at: u64) -> u64 {
+        let (begin, len) = self.info.footer.unwrap_or_default();
+        let end = u64::from(begin) + u64::from(len);
+        let (mut block_at, mut index) =
+            self.footer_at.take().filter(|(known, _)| *known <= at).unwrap_or((begin.into(), 0));
+        loop {
+            let place = FooterAt { id: self.id, at: block_at, index, end };
+            let Some(whole) = self.whole(block_at, &place, |_| true).await else {
+                // What follows cannot be found.
+                part.damaged.insert(at as u32..end as u32);
+                return end;
+            };
+            let next = block_at + whole.bytes.len() as u64;
+            self.footer_at = Some((next, index + 1));
+            if block_at >= at {
+                part.push(block_at, whole.bytes);
+                return next;
+            }
+            (block_at, index) = (next, index + 1);
+        }
+    }
+}
+
+impl std::fmt::Debug for UseReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UseReader({} epoch {})", self.info.extent, self.info.epoch)
+    }
+}
