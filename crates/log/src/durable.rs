@@ -88,6 +88,7 @@ pub(crate) struct DurableState {
     extents: BTreeMap<u32, ExtentCut>,
     changed: BTreeSet<u32>,
     last_lsn: Lsn,
+    recycled_lsn: Lsn,
     /// Written since the last flush of the committer began.
     noted: Noted,
     /// Written before it began.
@@ -115,7 +116,7 @@ impl DurableState {
     }
 
     /// What changed since the last cut.
-    pub(crate) fn cut(&mut self, next_epoch: u64, recycled_lsn: Lsn) -> LogCut {
+    pub(crate) fn cut(&mut self, next_epoch: u64) -> LogCut {
         let mut changed = BTreeMap::new();
         for extent in std::mem::take(&mut self.changed) {
             let Some(state) = self.extents.get(&extent) else { continue };
@@ -124,7 +125,7 @@ impl DurableState {
                 self.extents.remove(&extent);
             }
         }
-        LogCut { next_epoch, recycled_lsn, last_lsn: self.last_lsn, changed }
+        LogCut { next_epoch, recycled_lsn: self.recycled_lsn, last_lsn: self.last_lsn, changed }
     }
 }
 
@@ -154,9 +155,9 @@ impl DurableView {
         &self,
         slots: impl Iterator<Item = (&'a ExtentInfo, u64)>,
         pool: &Superblock,
-        last_lsn: Lsn,
+        (last_lsn, recycled_lsn): (Lsn, Lsn),
     ) {
-        let mut state = DurableState { last_lsn, ..DurableState::default() };
+        let mut state = DurableState { last_lsn, recycled_lsn, ..DurableState::default() };
         slots.for_each(|(slot, opening)| state.set(slot.extent, found(slot, opening, pool)));
         let begun = self.0.set(Mutex::new(state));
         assert!(begun.is_ok(), "the durable state of a log begins once");
@@ -176,10 +177,10 @@ impl DurableView {
     }
 
     /// An extent is free: the mark is durable.
-    pub(crate) fn freed(&self, extent: u32, epoch: u64) {
-        if let Some(mut state) = self.lock() {
-            state.set(extent, ExtentCut::Free { epoch });
-        }
+    pub(crate) fn freed(&self, header: &ExtentHeader) {
+        let Some(mut state) = self.lock() else { return };
+        state.recycled_lsn = state.recycled_lsn.max(header.recycled_lsn);
+        state.set(header.id.extent, ExtentCut::Free { epoch: header.id.epoch });
     }
 
     /// A write to an extent in use has returned.

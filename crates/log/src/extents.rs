@@ -1,7 +1,6 @@
 //! The table of extents: which are free, which are in use, their purpose and their live bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -28,9 +27,6 @@ pub(crate) struct Sealed {
     pub(crate) footer: Option<(u32, u32)>,
 }
 
-/// Free extents beside the reserve at which yielding pins give way: those that are written next.
-const YIELDED_EXTENTS: u64 = 2;
-
 /// Slots that are read under one lock.
 const SLOTS_AT_ONCE: usize = 4096;
 
@@ -50,8 +46,6 @@ struct ExtentsShared {
     /// Notified when an extent becomes free.
     freed: Notify,
     durable: DurableView,
-    /// Whether the disk had no space for the last growth.
-    cannot_grow: AtomicBool,
 }
 
 /// The table of extents. Cloning shares it.
@@ -94,7 +88,6 @@ impl Extents {
             reserve_extents,
             freed: Notify::new(),
             durable: DurableView::default(),
-            cannot_grow: AtomicBool::new(false),
         }))
     }
 
@@ -179,12 +172,6 @@ impl Extents {
         let table = self.0.table.lock();
         let slot = table.get(extent);
         slot.is_some_and(|s| s.state == ExtentState::Lost && (s.epoch == epoch || s.epoch == 0))
-    }
-
-    /// Whether so few extents are free that yielding pins give way.
-    fn is_short(&self, table: &Table) -> bool {
-        let may_grow = self.growable(table.len()) > 0 && !self.0.cannot_grow.load(Ordering::Relaxed);
-        !may_grow && table.spare().free <= u64::from(self.0.reserve_extents) + YIELDED_EXTENTS
     }
 
     pub(crate) fn wrote(&self, extent: u32, epoch: u64, data_end: u64, last_lsn: Lsn, min_version: Lsn) {
@@ -313,9 +300,7 @@ impl Extents {
 
     /// Reserves space for the next `step` extents and adds them to the table.
     async fn reserve(&self, count: u32, step: u32) -> Result<(), TakeError> {
-        let reserved = self.0.disk.reserve(self.start(count + step - 1) + self.0.pool.extent_bytes).await;
-        self.0.cannot_grow.store(reserved.is_err(), Ordering::Relaxed);
-        match reserved {
+        match self.0.disk.reserve(self.start(count + step - 1) + self.0.pool.extent_bytes).await {
             Ok(()) => {
                 let mut table = self.0.table.lock();
                 // Only the holder of `taking` adds extents.
@@ -443,9 +428,6 @@ impl Extents {
             if (slot.pins > 0 || slot.held || holding) && !pinned_too {
                 return Ok(false);
             }
-            if table.yielding_pins.contains_key(&(extent, epoch)) && !self.is_short(&table) {
-                return Ok(false);
-            }
             let recycled_lsn =
                 if slot.kind == ExtentKind::Commit { recycled_lsn.max(slot.last_lsn) } else { recycled_lsn };
             table.recycled_lsn = recycled_lsn;
@@ -460,7 +442,7 @@ impl Extents {
         // Another server that has opened the disk since may use the extent.
         self.check_opener().await.map_err(TakeError::Disk)?;
         self.mark_free(&header).await?;
-        self.0.durable.freed(extent, epoch);
+        self.0.durable.freed(&header);
         self.0.roster.free(extent);
         if let Some((at, len)) = suspect
             && !self.0.io.proves(self.start(extent) + at, len).await.map_err(TakeError::Disk)?

@@ -195,7 +195,8 @@ impl Log {
     }
 
     /// What is durable in each of the logs at one moment, as changes since the last cut. `None` if
-    /// one of them is not [followed](crate::LogOptions::followed), is read-only or on zones.
+    /// one of them is not [followed](crate::LogOptions::followed), is read-only or on zones. Each
+    /// log is named once.
     ///
     /// All that was acknowledged as durable before the call is in the cut, and all that is in it
     /// survives a power cut.
@@ -203,8 +204,7 @@ impl Log {
         // In the given order, which is the same for all callers. No other code locks two of them.
         let states: Option<Vec<_>> = logs.iter().map(|log| log.shared.extents.durable().lock()).collect();
         let cut = |(log, mut state): (&&Log, MutexGuard<'_, DurableState>)| {
-            let (next_epoch, recycled_lsn) = log.shared.extents.with(|table| (table.next_epoch, table.recycled_lsn));
-            state.cut(next_epoch, recycled_lsn)
+            state.cut(log.shared.extents.with(|table| table.next_epoch))
         };
         Some(logs.iter().zip(states?).map(cut).collect())
     }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use steadfast_disk::BLOCK;
 
-use crate::check::{Entries, Window};
+use crate::check::Window;
 use crate::copies::{FooterAt, FrameAt, HeaderOf, Structure, TrailerOf, Whole, read};
 use crate::extents::{ExtentInfo, ExtentState};
-use crate::format::{ExtentId, ExtentKind, FrameHeader, FrameKind, Trailer};
+use crate::format::{ExtentId, ExtentKind, FooterBlock, FrameHeader, FrameKind, Trailer};
 use crate::pins::YieldingPin;
 use crate::shared::Shared;
 use crate::{LogError, Ranges};
@@ -58,11 +58,11 @@ pub struct UseReader {
     shared: Arc<Shared>,
     _pin: YieldingPin,
     id: ExtentId,
-    /// The use when the reader was made.
+    /// The use when the read began.
     info: ExtentInfo,
     start: u64,
     window: Window,
-    /// The frames of a sealed body extent, by its footer.
+    /// The frames of a sealed body extent, by its footer, once they were needed.
     chunks: Option<BTreeSet<u64>>,
     /// The next block of the footer: its offset and its number.
     footer_at: Option<(u64, u32)>,
@@ -75,22 +75,7 @@ impl UseReader {
         let info = shared.extents.get(extent, epoch)?;
         let (id, start) = (shared.extents.id(extent, epoch), shared.extents.start(extent));
         let window = Window::new(shared.disk.clone(), start, shared.pool.extent_bytes, None);
-        let mut chunks = None;
-        if info.kind == ExtentKind::Body
-            && info.footer.is_some()
-            && let Some(mut entries) = Entries::open(shared.disk.clone(), &shared.pool, id).await
-        {
-            let mut found = BTreeSet::new();
-            chunks = loop {
-                match entries.next().await {
-                    Ok(Some(entry)) => found.insert((u64::from(entry.offset).max(1) - 1) / BLOCK_BYTES * BLOCK_BYTES),
-                    Ok(None) => break Some(found),
-                    // The read of the footer itself reports it.
-                    Err(_) => break None,
-                };
-            };
-        }
-        Some(Self { shared: shared.clone(), _pin: pin, id, info, start, window, chunks, footer_at: None })
+        Some(Self { shared: shared.clone(), _pin: pin, id, info, start, window, chunks: None, footer_at: None })
     }
 
     /// Reads `range`, which a cut has named as durable, up to the end of the structure with which
@@ -100,7 +85,11 @@ impl UseReader {
     /// [`LogError::Moved`] if the extent has been recycled meanwhile.
     pub async fn read(&mut self, range: Range<u32>, most: u64) -> Result<UsePart, LogError> {
         assert!(u64::from(range.start).is_multiple_of(BLOCK_BYTES), "a part begins at a block, not at {}", range.start);
+        assert!(most > 0, "a read makes progress");
         let (mut at, to) = (u64::from(range.start), u64::from(range.end));
+        // It may have been sealed since the last read, and what lay ahead may have been written.
+        self.info = self.shared.extents.get(self.info.extent, self.info.epoch).ok_or(LogError::Moved)?;
+        self.window = Window::new(self.shared.disk.clone(), self.start, self.extent_bytes(), None);
         let mut part = UsePart::default();
         while at < to && part.bytes() < most {
             at = match self.place(at, to) {
@@ -193,16 +182,35 @@ impl UseReader {
             return next;
         }
         let next = self.next_frame(at + BLOCK_BYTES, end).await;
-        let missing = match (&self.chunks, self.info.kind, self.info.state) {
-            (Some(chunks), ..) => chunks.range(at..next).next().is_some(),
+        let missing = match (self.info.kind, self.info.state, self.info.footer) {
             // It was open at a power cut: what is not whole may never have been written whole.
-            (None, ExtentKind::Body, ExtentState::Sealed) => false,
+            (ExtentKind::Body, ExtentState::Sealed, None) => false,
+            (ExtentKind::Body, ExtentState::Sealed, Some(_)) => {
+                self.load_chunks().await;
+                // Without the footer nothing is known of the chunks.
+                self.chunks.as_ref().is_none_or(|chunks| chunks.range(at..next).next().is_some())
+            }
             _ => true,
         };
         if missing {
             part.damaged.insert(at as u32..next as u32);
         }
         next
+    }
+
+    /// Finds where the frames of a sealed body extent begin.
+    async fn load_chunks(&mut self) {
+        let Some((mut at, len)) = self.info.footer.filter(|_| self.chunks.is_none()) else { return };
+        let (end, mut index, mut chunks) = (u64::from(at) + u64::from(len), 0, BTreeSet::new());
+        while u64::from(at) < end {
+            let place = FooterAt { id: self.id, at: at.into(), index, end };
+            let Some(block) = self.whole(at.into(), &place, |_| true).await else { return };
+            let Ok(decoded) = FooterBlock::decode(&block.bytes, &self.id, at, index) else { return };
+            let starts = decoded.entries().filter_map(|entry| Some(u64::from(entry.ok()?.offset).max(1) - 1));
+            chunks.extend(starts.map(|before| before / BLOCK_BYTES * BLOCK_BYTES));
+            (at, index) = (at + block.bytes.len() as u32, index + 1);
+        }
+        self.chunks = Some(chunks);
     }
 
     /// Offset of the next frame from `at` on; `end` if there is none before it.

@@ -274,7 +274,11 @@ impl Compactor {
     /// Recycles empty extents without pins. Returns whether there were any.
     async fn recycle_emptied(&mut self) -> bool {
         let mut recycled = 0;
+        let low = self.shared().compaction.status.lock().space_low;
         for (extent, epoch) in self.emptied.clone() {
+            if !low && self.shared().extents.with(|table| table.yielding_pins.contains_key(&(extent, epoch))) {
+                continue;
+            }
             match self.shared().extents.recycle(extent, epoch, self.sabotaged(Sabotage::PinsIgnored)).await {
                 Ok(true) => {
                     self.emptied.remove(&extent);

@@ -418,7 +418,7 @@ impl Recovery {
     /// Begins to keep account of what is durable.
     fn follow(&self, found: &[Found], durable_lsn: Lsn) {
         let first = |lineage: &Lineage| lineage.openings().next().map_or(0, |opening| opening.id);
-        let now = self.extents.with(|table| first(&table.lineage));
+        let (now, recycled_lsn) = self.extents.with(|table| (first(&table.lineage), table.recycled_lsn));
         // Other uses have been taken by this recovery.
         let of = |slot: &ExtentInfo| {
             let found = found.get(slot.extent as usize).filter(|found| found.epoch == slot.epoch);
@@ -426,7 +426,7 @@ impl Recovery {
         };
         let slots = self.extents.all();
         let uses = slots.iter().map(|slot| (slot, of(slot)));
-        self.extents.durable().begin(uses, &self.pool, durable_lsn);
+        self.extents.durable().begin(uses, &self.pool, (durable_lsn, recycled_lsn));
     }
 
     /// The state shared by all parts of the open log.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use steadfast_net::{S3Credentials, Secret};
 
 use crate::config::{Config, ConfigError};
 
@@ -75,5 +76,37 @@ impl DataArgs {
         let mut flags = vec![("--data", "data.dir", data), ("--io", "data.io", self.io.clone())];
         flags.extend(more.iter().cloned());
         self.config.load(&flags)
+    }
+}
+
+/// An S3 endpoint, for `s3://BUCKET/PREFIX`.
+#[derive(Args, Debug)]
+pub struct EndpointArgs {
+    /// URL of the S3 endpoint, for s3://BUCKET/PREFIX
+    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
+    pub endpoint: Option<String>,
+
+    /// Region of the endpoint
+    #[arg(long, value_name = "NAME", env = "AWS_REGION", default_value = "us-east-1")]
+    pub region: String,
+}
+
+impl EndpointArgs {
+    /// The endpoint's URL, and the credentials from the environment.
+    ///
+    /// # Errors
+    /// A variable is not set.
+    pub fn endpoint_and_credentials(&self) -> Result<(String, S3Credentials), String> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let need = |name: &str| variable(name).ok_or_else(|| format!("{name} is not set"));
+        let region = &self.region;
+        let endpoint = self.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let credentials = S3Credentials {
+            region: region.clone(),
+            access_key: need("AWS_ACCESS_KEY_ID")?,
+            secret_key: Secret(need("AWS_SECRET_ACCESS_KEY")?),
+            session_token: variable("AWS_SESSION_TOKEN").map(Secret),
+        };
+        Ok((endpoint, credentials))
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use steadfast_flow::Env;
-use steadfast_net::{S3Credentials, Secret};
 
+use super::options::EndpointArgs;
 use super::progress::Progress;
 use super::{Failure, block_on};
 use crate::backup::place::{PlaceSpec, S3Spec};
@@ -59,17 +59,6 @@ struct NamedArgs {
 
     #[command(flatten)]
     server: ServerArgs,
-}
-
-#[derive(Args, Debug)]
-struct EndpointArgs {
-    /// URL of the S3 endpoint, for s3://BUCKET/PREFIX
-    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
-    endpoint: Option<String>,
-
-    /// Region of the endpoint
-    #[arg(long, value_name = "NAME", env = "AWS_REGION", default_value = "us-east-1")]
-    region: String,
 }
 
 const PLACE_HELP: &str = "A place is a directory of the server's machine, or s3://BUCKET/PREFIX with --endpoint. The S3 \
@@ -133,10 +122,6 @@ struct RestoreArgs {
     server: ServerArgs,
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 /// Reads a place from the command line.
 fn place(text: &str, endpoint: &EndpointArgs) -> Result<PlaceSpec, String> {
     let Some(rest) = text.strip_prefix("s3://") else {
@@ -148,18 +133,12 @@ fn place(text: &str, endpoint: &EndpointArgs) -> Result<PlaceSpec, String> {
         return Err(format!("{text}: it names no bucket; give s3://BUCKET/PREFIX"));
     }
     let prefix = prefix.trim_matches('/');
-    let need = |name: &str| variable(name).ok_or_else(|| format!("{text}: {name} is not set"));
-    let region = &endpoint.region;
+    let (endpoint, credentials) = endpoint.endpoint_and_credentials()?;
     Ok(PlaceSpec::S3(S3Spec {
-        endpoint: endpoint.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
+        endpoint,
         bucket: bucket.to_owned(),
         prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
-        credentials: S3Credentials {
-            region: region.clone(),
-            access_key: need("AWS_ACCESS_KEY_ID")?,
-            secret_key: Secret(need("AWS_SECRET_ACCESS_KEY")?),
-            session_token: variable("AWS_SESSION_TOKEN").map(Secret),
-        },
+        credentials,
     }))
 }
 

@@ -272,21 +272,22 @@ impl Shard {
     /// Commits the layout of the pool. Waits until the outcome is known, however long the disk
     /// hangs: after an error the layout is absent, or the log accepts no more writes.
     pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
-        self.put_pool_record(&Head::PoolLayout { payload: &layout.encode() }).await
+        // The layout may be what frees space.
+        self.put_pool_record(&Head::PoolLayout { payload: &layout.encode() }, Priority::Delete).await
     }
 
-    /// Commits a break of epochs: every channel of this disk gets another epoch. Errors are those
-    /// of [`Shard::put_layout`].
+    /// Commits a break of epochs: every channel of this disk gets another epoch when it is loaded
+    /// next. Errors are those of [`Shard::put_layout`].
     pub(crate) async fn put_epoch_break(&self, epoch_break: EpochBreak) -> Result<(), StoreError> {
-        self.put_pool_record(&Head::EpochBreak { payload: &epoch_break.encode() }).await
+        // A start must not fail because the disk is full.
+        self.put_pool_record(&Head::EpochBreak { payload: &epoch_break.encode() }, Priority::Compaction).await
     }
 
-    async fn put_pool_record(&self, head: &Head<'_>) -> Result<(), StoreError> {
+    async fn put_pool_record(&self, head: &Head<'_>, priority: Priority) -> Result<(), StoreError> {
         let head = head.encode();
         submit::check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        // A layout may be what frees space, and a start must not fail because the disk is full.
-        let room = self.writes.reserve(submit::batch_bytes(&batch), Priority::Delete).await?;
+        let room = self.writes.reserve(submit::batch_bytes(&batch), priority).await?;
         self.writes.append(room, batch, Durability::Sync)?.await?;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Opening of a pool: finds its members, missing disks, and foreign disks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -330,15 +331,17 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
     Ok(Seated { members, layout: Some(layout), left_out })
 }
 
-/// Gives all disks the newest break of epochs; a new one if the pool was put back to an earlier
-/// state. No channel is in use yet.
+/// Gives all disks the same break of epochs. It is a new one if the pool was put back to an earlier
+/// state, or if disks have different ones: one of them may be of a history that was abandoned. No
+/// channel is in use yet.
 ///
 /// # Errors
 /// When a disk that takes writes does not take the record: its channels would keep their epochs.
 async fn level_epochs(members: &[Arc<Member>], put_back: bool, env: &Env) -> Result<(), StoreError> {
     let shards = || members.iter().filter_map(|member| Some((member, member.shard.as_ref().ok()?)));
-    let newest = shards().filter_map(|(_, shard)| shard.applied.losses.epoch_break()).max();
-    let newest = if put_back { Some(EpochBreak::after(newest, env)) } else { newest };
+    let known: BTreeSet<_> = shards().filter_map(|(_, shard)| shard.applied.losses.epoch_break()).collect();
+    let newest = known.last().copied();
+    let newest = if put_back || known.len() > 1 { Some(EpochBreak::after(newest, env)) } else { newest };
     let Some(newest) = newest else { return Ok(()) };
     for (member, shard) in shards().filter(|(_, shard)| shard.applied.losses.epoch_break() != Some(newest)) {
         if let Err(e) = shard.put_epoch_break(newest).await {
@@ -353,6 +356,7 @@ async fn level_epochs(members: &[Arc<Member>], put_back: bool, env: &Env) -> Res
                  with --restored again when it does"
             );
         }
+        shard.applied.channels.forget();
     }
     Ok(())
 }

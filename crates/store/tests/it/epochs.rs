@@ -157,3 +157,63 @@ async fn a_disk_that_was_absent_and_one_that_joins_get_the_new_epochs() {
     assert_eq!(positions(&store), now, "channels keep their epochs when they move");
     store.close().await.expect("closed");
 }
+
+/// Two restores make two histories. A disk that was absent has the break of the abandoned one.
+#[tokio::test]
+async fn the_break_of_an_abandoned_history_does_not_come_back() {
+    for _ in 0..4 {
+        let (mut pool, store, earlier) = with_publications(2, true).await;
+        store.close().await.expect("closed");
+        drop(store);
+        let store = put_back(&mut pool, &earlier).await;
+        let abandoned = positions(&store);
+        store.close().await.expect("closed");
+        drop(store);
+        let second = Arc::new(pool.mem[1].image());
+
+        pool.replace(earlier.iter().map(|disk| Arc::new(disk.image())).collect());
+        pool.delete_index();
+        pool.options.put_back = true;
+        let (store, _) = pool.open_on(pool.given().into_iter().take(1).collect()).await.expect("opens");
+        store.close().await.expect("closed");
+        drop(store);
+        pool.options.put_back = false;
+        pool.replace(vec![pool.mem[0].clone(), second]);
+        let store = pool.open().await;
+        let now = positions(&store);
+        assert!(now.iter().all(|(name, is)| is.epoch != abandoned[name].epoch), "{now:?} {abandoned:?}");
+        let store = reopened(&pool, store, true).await;
+        assert_eq!(durable(positions(&store)), durable(now));
+        store.close().await.expect("closed");
+    }
+}
+
+/// The slots of a lost disk begin empty elsewhere.
+#[tokio::test]
+async fn a_disk_that_is_given_up_takes_the_epochs_of_its_channels_with_it() {
+    let (mut pool, store, _) = with_publications(2, true).await;
+    for name in UNKNOWN {
+        publish(&store.channel(name).expect("a channel"), "on one of the disks").await;
+    }
+    let then = positions(&store);
+    store.close().await.expect("closed");
+    drop(store);
+    let (store, report) = pool.open_on(pool.given().into_iter().take(1).collect()).await.expect("opens");
+    assert_eq!(report.missing.len(), 1);
+    let there = |name: &&str| store.channel(name).is_ok();
+    let kept: Vec<&str> = KNOWN.into_iter().chain(UNKNOWN).filter(there).collect();
+    let used: Vec<_> = kept.iter().map(|name| store.channel(name).expect("there")).collect();
+    store.disks().forget(&["d1".to_owned()]).await.expect("given up");
+    for channel in &used {
+        let before = then[&**channel.name()];
+        assert_eq!(publish(channel, "more").await.position, Position { offset: before.offset + 1, ..before });
+    }
+    let now = positions(&store);
+    let lost = now.iter().filter(|(name, _)| !kept.contains(name));
+    assert!(lost.clone().count() > 0, "the lost disk had channels");
+    assert!(lost.clone().all(|(name, is)| is.offset == 0 && is.epoch != then[name].epoch), "{now:?} {then:?}");
+    pool.replace(vec![pool.mem[0].clone()]);
+    let store = reopened(&pool, store, false).await;
+    assert_eq!(positions(&store), now);
+    store.close().await.expect("closed");
+}

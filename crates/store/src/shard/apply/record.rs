@@ -76,11 +76,8 @@ impl RecordApplier<'_> {
             }
             Head::EpochBreak { payload } => {
                 let epoch_break = EpochBreak::decode(payload)?;
-                let put = self.put(Bytes::from_static(keys::EPOCH_BREAK), payload, Class::EpochBreak)?;
-                // Compaction moves the record while channels are in use.
-                if put && applied.losses.epoch_break() != Some(epoch_break) {
+                if self.put(Bytes::from_static(keys::EPOCH_BREAK), payload, Class::EpochBreak)? {
                     applied.losses.set_epoch_break(r.version, epoch_break);
-                    applied.channels.forget();
                 }
             }
             Head::SnapshotPut { id, payload } => {

@@ -213,6 +213,9 @@ impl StoreDisks<'_> {
         let known = |bucket: &BucketId| {
             topology.lead().is_ok_and(|lead| lead.applied.registry.read().by_id.contains_key(bucket))
         };
+        let own = shard.applied.losses.epoch_break();
+        let pools = topology.lead().ok().and_then(|lead| lead.applied.losses.epoch_break());
+        let has_own_epochs = own.is_some() && own != pools;
         let status = shard.status();
         // Buckets of this pool without content: an earlier attempt to add it was interrupted.
         let nothing =
@@ -220,7 +223,7 @@ impl StoreDisks<'_> {
         let holds = match shard.layout() {
             Some(theirs) if Some(theirs.family) == family => Some("was taken out of this pool"),
             Some(_) => Some("is a disk of another pool"),
-            None if !nothing || !report.recovery.damage.is_empty() => Some("holds a pool of its own"),
+            None if !nothing || !report.recovery.damage.is_empty() || has_own_epochs => Some("holds a pool of its own"),
             None => None,
         };
         match holds {

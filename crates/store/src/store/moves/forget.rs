@@ -19,6 +19,7 @@ use super::sweep::Sweeper;
 use crate::StoreError;
 use crate::layout::Owned;
 use crate::layout::{Layout, SLOTS};
+use crate::record::epoch_break::EpochBreak;
 use crate::shard::Shard;
 use crate::store::Store;
 use crate::store::open::refuse;
@@ -113,6 +114,13 @@ pub(super) async fn forget(store: &Store, disks: &[String]) -> Result<Vec<Forgot
     let Some((first, others)) = shards.split_first() else {
         return Err(refuse("no disk would remain".to_owned()));
     };
+    // The slots of the lost disks begin empty elsewhere: their channels must not give out the same
+    // offsets under the same epochs.
+    let newest = shards.iter().filter_map(|shard| shard.applied.losses.epoch_break()).max();
+    let epoch_break = EpochBreak::after(newest, &store.0.env);
+    for shard in &shards {
+        shard.put_epoch_break(epoch_break).await?;
+    }
     first.put_layout(&next).await?;
     // The layout is current from here on, for this server and for the next start.
     let members = stay.iter().map(|&seat| members[seat].clone()).collect();

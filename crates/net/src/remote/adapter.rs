@@ -1,0 +1,94 @@
+//! Our HTTP client for the library `object_store`.
+
+use std::error::Error;
+use std::fmt;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full, Limited};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient as StoreClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+
+use crate::http_client::{HttpClient, with_causes};
+
+/// Most bytes of an answer that refuses a request.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// An answer with a status that is not one of success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StatusError {
+    pub(super) status: u16,
+    /// S3's code, if the answer has one.
+    pub(super) code: String,
+    message: String,
+}
+
+impl fmt::Display for StatusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status, self.code)?;
+        if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
+    }
+}
+
+impl Error for StatusError {}
+
+impl StatusError {
+    fn new(status: u16, body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body);
+        let between = |tag: &str| {
+            let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+            Some(rest.split_once(&format!("</{tag}>"))?.0.chars().take(200).collect::<String>())
+        };
+        Self { status, code: between("Code").unwrap_or_default(), message: between("Message").unwrap_or_default() }
+    }
+
+    /// The status in an error of the library.
+    pub(super) fn of(error: &object_store::Error) -> Option<&Self> {
+        let mut error: &dyn Error = error;
+        loop {
+            if let Some(status) = error.downcast_ref() {
+                return Some(status);
+            }
+            error = error.source()?;
+        }
+    }
+}
+
+/// Sends the library's requests, once each.
+#[derive(Clone)]
+pub(super) struct Adapter(pub(super) HttpClient);
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Adapter")
+    }
+}
+
+impl HttpConnector for Adapter {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<StoreClient> {
+        Ok(StoreClient::new(self.clone()))
+    }
+}
+
+#[async_trait::async_trait]
+impl HttpService for Adapter {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        // The library never repeats an error of this kind.
+        let failed = |error: Box<dyn Error + Send + Sync>| HttpError::new_boxed(HttpErrorKind::Unknown, error);
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let request = Request::from_parts(head, Full::new(body));
+        let answer = self.0.request(request).await.map_err(|e| failed(with_causes(&e).into()))?;
+        let (head, body) = answer.into_parts();
+        if !head.status.is_success() {
+            let body =
+                Limited::new(body, REFUSAL_BYTES_MAX).collect().await.map_or_else(|_| Bytes::new(), |b| b.to_bytes());
+            return Err(failed(Box::new(StatusError::new(head.status.as_u16(), &body))));
+        }
+        let body = body.map_err(move |e| HttpError::new_boxed(HttpErrorKind::Unknown, with_causes(&e).into()));
+        Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
+    }
+}

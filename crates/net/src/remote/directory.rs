@@ -1,0 +1,286 @@
+//! A directory as a store: for a disk in a drawer, or a mounted file system.
+//!
+//! An object is created by linking a complete, flushed file to its name, and replaced by renaming
+//! one over it, under a lock. So a crash leaves the object as it was or as it is to be.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use steadfast_flow::{BoxFuture, Env};
+
+use super::name::check_name;
+use super::{EntityTag, REMOTE_PAGE, RemoteEntry, RemoteError, RemoteObject, RemoteResult, RemoteStore};
+
+/// The lock of replacements, and the beginning of the names of incomplete files. No object has a
+/// name that begins with a dot.
+const LOCK: &str = ".lock";
+const INCOMPLETE: &str = ".new.";
+
+/// A directory. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct DirectoryStore {
+    root: Arc<Path>,
+    env: Env,
+}
+
+impl DirectoryStore {
+    /// A store in this directory, which must exist.
+    ///
+    /// # Errors
+    /// It does not exist or is not a directory; the text is for operators.
+    pub fn new(root: &Path, env: Env) -> Result<Self, String> {
+        match fs::metadata(root) {
+            Ok(found) if found.is_dir() => Ok(Self { root: root.into(), env }),
+            Ok(_) => Err(format!("{}: not a directory", root.display())),
+            Err(e) => Err(format!("{}: {e}: create the directory, or mount what holds it", root.display())),
+        }
+    }
+
+    fn path(&self, name: &str) -> RemoteResult<PathBuf> {
+        check_name(name).map_err(RemoteError::Refused)?;
+        Ok(self.root.join(name))
+    }
+
+    /// Runs `work` where blocking is allowed.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> RemoteResult<T> + Send + 'static,
+    ) -> RemoteResult<T> {
+        let store = self.clone();
+        let done = self.env.blocking(move || work(&store)).await;
+        done.unwrap_or_else(|| Err(RemoteError::Unknown("a task has panicked".to_owned())))
+    }
+
+    /// Writes a complete, flushed file that has no name of an object yet.
+    fn incomplete(&self, body: &[u8]) -> io::Result<PathBuf> {
+        let path = self.root.join(format!("{INCOMPLETE}{:016x}", self.env.random_u64()));
+        let mut file = File::options().write(true).create_new(true).open(&path)?;
+        file.write_all(body)?;
+        file.sync_all()?;
+        Ok(path)
+    }
+
+    /// Makes the entries of a directory durable, and of those above it up to the root.
+    fn sync_above(&self, path: &Path) -> io::Result<()> {
+        for above in path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root)) {
+            File::open(above)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn create_now(&self, path: &Path, body: &[u8]) -> RemoteResult<EntityTag> {
+        let work = || {
+            let new = self.incomplete(body)?;
+            let linked = link(&new, path);
+            fs::remove_file(&new)?;
+            linked?;
+            self.sync_above(path)
+        };
+        match work() {
+            Ok(()) => Ok(tag_of(body)),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(RemoteError::Exists),
+            Err(e) => Err(error_of(&e)),
+        }
+    }
+
+    fn replace_now(&self, path: &Path, body: &[u8], over: &EntityTag) -> RemoteResult<EntityTag> {
+        let work = || {
+            let lock = File::options().write(true).create(true).truncate(false).open(self.root.join(LOCK))?;
+            lock.lock()?;
+            match fs::read(path) {
+                Ok(now) if tag_of(&now) == *over => {}
+                Ok(_) => return Ok(false),
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            fs::rename(self.incomplete(body)?, path)?;
+            self.sync_above(path)?;
+            Ok(true)
+        };
+        match work() {
+            Ok(true) => Ok(tag_of(body)),
+            Ok(false) => Err(RemoteError::Changed),
+            Err(e) => Err(error_of(&e)),
+        }
+    }
+
+    fn read_now(&self, path: &Path, range: Option<Range<u64>>, bytes_max: u64) -> RemoteResult<RemoteObject> {
+        let whole = range.is_none();
+        let work = || -> io::Result<Option<RemoteObject>> {
+            let mut file = File::open(path)?;
+            let size = file.metadata()?.len();
+            let range = range.unwrap_or(0..size);
+            if range.start > range.end || range.end > size || range.end - range.start > bytes_max {
+                return Ok(None);
+            }
+            let mut body = vec![0; (range.end - range.start) as usize];
+            file.seek(SeekFrom::Start(range.start))?;
+            file.read_exact(&mut body)?;
+            let tag = whole.then(|| tag_of(&body));
+            Ok(Some(RemoteObject { body: body.into(), tag, size }))
+        };
+        match work() {
+            Ok(Some(object)) => Ok(object),
+            Ok(None) => Err(RemoteError::Refused(format!("{} has not these bytes, or too many", path.display()))),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(RemoteError::Missing),
+            Err(e) => Err(error_of(&e)),
+        }
+    }
+
+    fn list_now(&self, under: &str, after: &str) -> RemoteResult<Vec<RemoteEntry>> {
+        let mut page = Vec::new();
+        let prefix = if under.is_empty() { String::new() } else { format!("{under}/") };
+        match self.list_in(&prefix, after, &mut page) {
+            Ok(()) => Ok(page),
+            Err(e) => Err(error_of(&e)),
+        }
+    }
+
+    /// Adds the objects under a prefix that ends with a slash, in order.
+    fn list_in(&self, prefix: &str, after: &str, page: &mut Vec<RemoteEntry>) -> io::Result<()> {
+        let entries = match fs::read_dir(self.root.join(prefix)) {
+            // Removed meanwhile.
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if name.starts_with('.') {
+                continue;
+            }
+            // A directory sorts as its objects do.
+            let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
+            names.push((format!("{prefix}{name}{slash}"), entry));
+        }
+        names.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (name, entry) in names {
+            if page.len() == REMOTE_PAGE {
+                return Ok(());
+            }
+            if name.ends_with('/') {
+                if after.starts_with(&name) || *name > *after {
+                    self.list_in(&name, after, page)?;
+                }
+                continue;
+            }
+            if *name <= *after {
+                continue;
+            }
+            let Ok(found) = entry.metadata() else { continue };
+            let modified = found.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            let modified_ms = modified.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
+            page.push(RemoteEntry { name, size: found.len(), modified_ms });
+        }
+        Ok(())
+    }
+
+    fn delete_now(&self, paths: &[PathBuf]) -> RemoteResult<()> {
+        for path in paths {
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(error_of(&e)),
+                _ => {}
+            }
+            // Those that are empty now; another object may be created in them at this moment.
+            for above in path.ancestors().skip(1).take_while(|above| **above != *self.root) {
+                if fs::remove_dir(above).is_err() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Links a file to the name of an object, in a directory that may not exist.
+fn link(new: &Path, path: &Path) -> io::Result<()> {
+    for _ in 0..100 {
+        if let Some(above) = path.parent() {
+            fs::create_dir_all(above)?;
+        }
+        match fs::hard_link(new, path) {
+            // A delete has removed the empty directory.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            done => return done,
+        }
+    }
+    Err(ErrorKind::NotFound.into())
+}
+
+fn tag_of(body: &[u8]) -> EntityTag {
+    EntityTag(hex::encode(Sha256::digest(body)))
+}
+
+fn error_of(error: &io::Error) -> RemoteError {
+    match error.kind() {
+        ErrorKind::PermissionDenied
+        | ErrorKind::ReadOnlyFilesystem
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::Unsupported => RemoteError::Refused(error.to_string()),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => RemoteError::Slow(error.to_string()),
+        _ => RemoteError::Unknown(error.to_string()),
+    }
+}
+
+impl RemoteStore for DirectoryStore {
+    fn create<'a>(&'a self, name: &'a str, body: Bytes) -> BoxFuture<'a, RemoteResult<EntityTag>> {
+        Box::pin(async move {
+            let path = self.path(name)?;
+            self.blocking(move |store| store.create_now(&path, &body)).await
+        })
+    }
+
+    fn replace<'a>(
+        &'a self,
+        name: &'a str,
+        body: Bytes,
+        over: &'a EntityTag,
+    ) -> BoxFuture<'a, RemoteResult<EntityTag>> {
+        Box::pin(async move {
+            let (path, over) = (self.path(name)?, over.clone());
+            self.blocking(move |store| store.replace_now(&path, &body, &over)).await
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a str,
+        range: Option<Range<u64>>,
+        bytes_max: u64,
+    ) -> BoxFuture<'a, RemoteResult<RemoteObject>> {
+        Box::pin(async move {
+            let path = self.path(name)?;
+            self.blocking(move |store| store.read_now(&path, range, bytes_max)).await
+        })
+    }
+
+    fn list<'a>(&'a self, under: &'a str, after: &'a str) -> BoxFuture<'a, RemoteResult<Vec<RemoteEntry>>> {
+        Box::pin(async move {
+            if !under.is_empty() {
+                check_name(under).map_err(RemoteError::Refused)?;
+            }
+            let (under, after) = (under.to_owned(), after.to_owned());
+            self.blocking(move |store| store.list_now(&under, &after)).await
+        })
+    }
+
+    fn delete<'a>(&'a self, names: &'a [String]) -> BoxFuture<'a, RemoteResult<()>> {
+        Box::pin(async move {
+            assert!(names.len() <= REMOTE_PAGE, "{} names at a time", names.len());
+            let paths = names.iter().map(|name| self.path(name)).collect::<RemoteResult<Vec<_>>>()?;
+            self.blocking(move |store| store.delete_now(&paths)).await
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("file://{}", self.root.display())
+    }
+}
