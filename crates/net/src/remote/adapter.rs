@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use bytes::Bytes;
-use http::Request;
+use http::{Method, Request};
 use http_body_util::{BodyExt, Full, Limited};
 use object_store::ClientOptions;
 use object_store::client::{
@@ -13,6 +13,9 @@ use object_store::client::{
 };
 
 use crate::http_client::{HttpClient, with_causes};
+
+/// Most bytes of a listing, and of the answer to a delete.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 
 /// Most bytes of an answer that refuses a request.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -79,6 +82,9 @@ impl HttpService for Adapter {
         // The library never repeats an error of this kind.
         let failed = |error: Box<dyn Error + Send + Sync>| HttpError::new_boxed(HttpErrorKind::Unknown, error);
         let (head, body) = request.into_parts();
+        // The library reads these answers as a whole.
+        let is_object = head.method == Method::GET && !head.uri.query().unwrap_or_default().contains("list-type");
+        let bytes_max = if is_object { usize::MAX } else { DOCUMENT_BYTES_MAX };
         let body = body.collect().await?.to_bytes();
         let request = Request::from_parts(head, Full::new(body));
         let answer = self.0.request(request).await.map_err(|e| failed(with_causes(&e).into()))?;
@@ -88,7 +94,7 @@ impl HttpService for Adapter {
                 Limited::new(body, REFUSAL_BYTES_MAX).collect().await.map_or_else(|_| Bytes::new(), |b| b.to_bytes());
             return Err(failed(Box::new(StatusError::new(head.status.as_u16(), &body))));
         }
-        let body = body.map_err(move |e| HttpError::new_boxed(HttpErrorKind::Unknown, with_causes(&e).into()));
+        let body = Limited::new(body, bytes_max).map_err(move |e| failed(with_causes(&*e).into()));
         Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
     }
 }

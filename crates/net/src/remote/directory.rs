@@ -6,21 +6,28 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use steadfast_flow::{BoxFuture, Env};
 
-use super::name::check_name;
+use super::name::{check_name, is_part};
 use super::{EntityTag, REMOTE_PAGE, RemoteEntry, RemoteError, RemoteObject, RemoteResult, RemoteStore};
 
 /// The lock of replacements, and the beginning of the names of incomplete files. No object has a
 /// name that begins with a dot.
 const LOCK: &str = ".lock";
 const INCOMPLETE: &str = ".new.";
+
+/// Age at which an incomplete file belongs to no process any more.
+const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// Time limit of a call: a mounted file system may hang.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory. Cloning shares it.
 #[derive(Debug, Clone)]
@@ -36,9 +43,24 @@ impl DirectoryStore {
     /// It does not exist or is not a directory; the text is for operators.
     pub fn new(root: &Path, env: Env) -> Result<Self, String> {
         match fs::metadata(root) {
-            Ok(found) if found.is_dir() => Ok(Self { root: root.into(), env }),
+            Ok(found) if found.is_dir() => {
+                let store = Self { root: root.into(), env };
+                store.remove_incomplete();
+                Ok(store)
+            }
             Ok(_) => Err(format!("{}: not a directory", root.display())),
             Err(e) => Err(format!("{}: {e}: create the directory, or mount what holds it", root.display())),
+        }
+    }
+
+    /// Removes what crashes have left.
+    fn remove_incomplete(&self) {
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let is_incomplete = entry.file_name().to_string_lossy().starts_with(INCOMPLETE);
+            let age = entry.metadata().and_then(|found| found.modified()).map(|at| at.elapsed().unwrap_or_default());
+            if is_incomplete && age.is_ok_and(|age| age > LEFT_AFTER) {
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 
@@ -53,61 +75,78 @@ impl DirectoryStore {
         work: impl FnOnce(&Self) -> RemoteResult<T> + Send + 'static,
     ) -> RemoteResult<T> {
         let store = self.clone();
-        let done = self.env.blocking(move || work(&store)).await;
-        done.unwrap_or_else(|| Err(RemoteError::Unknown("a task has panicked".to_owned())))
+        let done = self.env.timeout(TIMEOUT, self.env.blocking(move || work(&store))).await;
+        match done {
+            Some(Some(done)) => done,
+            Some(None) => Err(RemoteError::Unknown("a task has panicked".to_owned())),
+            None => Err(RemoteError::Unknown(format!("none within {TIMEOUT:?}"))),
+        }
     }
 
     /// Writes a complete, flushed file that has no name of an object yet.
     fn incomplete(&self, body: &[u8]) -> io::Result<PathBuf> {
         let path = self.root.join(format!("{INCOMPLETE}{:016x}", self.env.random_u64()));
         let mut file = File::options().write(true).create_new(true).open(&path)?;
-        file.write_all(body)?;
-        file.sync_all()?;
-        Ok(path)
+        let written = file.write_all(body).and_then(|()| file.sync_all());
+        if written.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        written.map(|()| path)
     }
 
-    /// Makes the entries of a directory durable, and of those above it up to the root.
-    fn sync_above(&self, path: &Path) -> io::Result<()> {
-        for above in path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root)) {
-            File::open(above)?.sync_all()?;
-        }
-        Ok(())
+    /// Makes an object durable: its file, and the directories above it up to the root.
+    fn sync(&self, path: &Path) -> RemoteResult<()> {
+        let work = || {
+            File::open(path)?.sync_all()?;
+            for above in path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root)) {
+                File::open(above)?.sync_all()?;
+            }
+            Ok(())
+        };
+        // It has its name already.
+        work().map_err(|e: io::Error| RemoteError::Unknown(e.to_string()))
     }
 
     fn create_now(&self, path: &Path, body: &[u8]) -> RemoteResult<EntityTag> {
-        let work = || {
-            let new = self.incomplete(body)?;
-            let linked = link(&new, path);
-            fs::remove_file(&new)?;
-            linked?;
-            self.sync_above(path)
-        };
-        match work() {
-            Ok(()) => Ok(tag_of(body)),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(RemoteError::Exists),
-            Err(e) => Err(error_of(&e)),
+        let new = self.incomplete(body).map_err(|e| error_of(&e))?;
+        let linked = link(&new, path);
+        // NFS may say that the name exists when its own first attempt has made it.
+        let is_mine = linked.as_ref().is_err_and(|e| e.kind() == ErrorKind::AlreadyExists) && same_file(&new, path);
+        let _ = fs::remove_file(&new);
+        match linked {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(error_of(&e)),
+            // Another process may have made it and not flushed it yet.
+            _ => self.sync(path)?,
         }
+        if linked.is_ok() || is_mine { Ok(tag_of(body)) } else { Err(RemoteError::Exists) }
+    }
+
+    /// Locks out other replacements and deletes, of all processes, until the result is dropped.
+    fn lock(&self) -> RemoteResult<File> {
+        let path = self.root.join(LOCK);
+        let lock = File::options().write(true).create(true).truncate(false).open(path);
+        let locked = lock.and_then(|lock| lock.lock().map(|()| lock));
+        locked.map_err(|e| error_of(&e))
     }
 
     fn replace_now(&self, path: &Path, body: &[u8], over: &EntityTag) -> RemoteResult<EntityTag> {
-        let work = || {
-            let lock = File::options().write(true).create(true).truncate(false).open(self.root.join(LOCK))?;
-            lock.lock()?;
-            match fs::read(path) {
-                Ok(now) if tag_of(&now) == *over => {}
-                Ok(_) => return Ok(false),
-                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-                Err(e) => return Err(e),
+        let _lock = self.lock()?;
+        match fs::read(path) {
+            Ok(now) if tag_of(&now) == *over => {}
+            Ok(_) => {
+                self.sync(path)?;
+                return Err(RemoteError::Changed);
             }
-            fs::rename(self.incomplete(body)?, path)?;
-            self.sync_above(path)?;
-            Ok(true)
-        };
-        match work() {
-            Ok(true) => Ok(tag_of(body)),
-            Ok(false) => Err(RemoteError::Changed),
-            Err(e) => Err(error_of(&e)),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(RemoteError::Changed),
+            Err(e) => return Err(error_of(&e)),
         }
+        let new = self.incomplete(body).map_err(|e| error_of(&e))?;
+        if let Err(e) = fs::rename(&new, path) {
+            let _ = fs::remove_file(&new);
+            return Err(RemoteError::Unknown(e.to_string()));
+        }
+        self.sync(path)?;
+        Ok(tag_of(body))
     }
 
     fn read_now(&self, path: &Path, range: Option<Range<u64>>, bytes_max: u64) -> RemoteResult<RemoteObject> {
@@ -153,7 +192,7 @@ impl DirectoryStore {
         for entry in entries {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            if name.starts_with('.') {
+            if !is_part(&name) {
                 continue;
             }
             // A directory sorts as its objects do.
@@ -183,6 +222,7 @@ impl DirectoryStore {
     }
 
     fn delete_now(&self, paths: &[PathBuf]) -> RemoteResult<()> {
+        let _lock = self.lock()?;
         for path in paths {
             match fs::remove_file(path) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(error_of(&e)),
@@ -203,7 +243,11 @@ impl DirectoryStore {
 fn link(new: &Path, path: &Path) -> io::Result<()> {
     for _ in 0..100 {
         if let Some(above) = path.parent() {
-            fs::create_dir_all(above)?;
+            fs::create_dir_all(above).map_err(|e| match e.kind() {
+                // An object has the name of the directory.
+                ErrorKind::AlreadyExists => ErrorKind::NotADirectory.into(),
+                _ => e,
+            })?;
         }
         match fs::hard_link(new, path) {
             // A delete has removed the empty directory.
@@ -212,6 +256,11 @@ fn link(new: &Path, path: &Path) -> io::Result<()> {
         }
     }
     Err(ErrorKind::NotFound.into())
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let of = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    of(one).is_ok_and(|one| of(other).is_ok_and(|other| one == other))
 }
 
 fn tag_of(body: &[u8]) -> EntityTag {

@@ -22,7 +22,7 @@ pub enum RemotePlace {
 }
 
 /// A bucket of an S3 endpoint, with what is needed to reach it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct S3Place {
     /// URL of the endpoint, without bucket, path or query.
     pub endpoint: String,
@@ -62,7 +62,7 @@ impl RemotePlace {
 }
 
 /// Whether it may be a part of a name.
-fn is_part(part: &str) -> bool {
+pub(super) fn is_part(part: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     !part.is_empty() && !part.starts_with('.') && part.len() <= 255 && part.bytes().all(is_plain)
 }

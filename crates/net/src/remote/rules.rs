@@ -38,11 +38,17 @@ fn between<'a>(text: &'a str, tag: &str) -> Option<&'a str> {
 }
 
 fn lifecycle(document: &str, prefix: &str) -> (ProbeVerdict, String) {
-    for rule in document.split("<Rule>").skip(1) {
+    if !document.contains("LifecycleConfiguration") {
+        return (ProbeVerdict::Noted, "the bucket does not tell".to_owned());
+    }
+    let under = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+    for rule in document.split("<Rule").skip(1) {
         let of = between(rule, "Prefix").unwrap_or_default();
-        let touches = of.starts_with(prefix) || prefix.starts_with(of);
-        let acts = ["<Expiration>", "<Transition>"].iter().any(|action| rule.contains(action));
-        if between(rule, "Status") == Some("Enabled") && touches && acts {
+        let touches = of.starts_with(&under) || under.starts_with(of);
+        // Of those for objects with tags, and for markers of deletes, an archive has none.
+        let acts = ["Expiration", "Transition"].iter().filter_map(|action| between(rule, action));
+        let acts = acts.into_iter().any(|action| action.contains("<Days>") || action.contains("<Date>"));
+        if between(rule, "Status") == Some("Enabled") && touches && acts && !rule.contains("<Tag>") {
             let id = between(rule, "ID").unwrap_or("without a name");
             let detail = format!(
                 "the lifecycle rule {id} deletes or moves objects that the archive needs: remove it, or use another prefix"
@@ -88,6 +94,16 @@ mod tests {
             (rules(&[("chat", "Enabled", moved)]), true),
             (rules(&[("chat/a/old", "Enabled", end)]), true),
             (rules(&[("logs/", "Enabled", end)]), false),
+            (rules(&[("chat/a-logs/", "Enabled", end)]), false),
+            (
+                rules(&[(
+                    "",
+                    "Enabled",
+                    "<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>",
+                )]),
+                false,
+            ),
+            (rules(&[("", "Enabled", &format!("<Tag><Key>k</Key></Tag>{end}"))]), false),
             (rules(&[("chat/a", "Disabled", end)]), false),
             (rules(&[("", "Enabled", old)]), false),
             (rules(&[("logs/", "Enabled", end), ("ch", "Enabled", end)]), true),

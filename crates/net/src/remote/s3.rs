@@ -1,10 +1,11 @@
 //! A bucket of an S3 endpoint as a store.
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion};
@@ -48,7 +49,7 @@ impl S3Store {
     /// # Errors
     /// What is wrong with the place; the text is for operators.
     pub fn new(place: S3Place, timeout: Duration, env: Env) -> Result<Self, String> {
-        let wrong = |why: String| format!("{}: {why}", place.endpoint);
+        let wrong = |why: String| format!("{}: {why}", crate::shown_url(&place.endpoint));
         let endpoint = S3Endpoint::new(&place.endpoint, Some(place.credentials.clone())).map_err(wrong)?;
         let client = http_client(endpoint.url(), IDLE_MAX).map_err(wrong)?;
         let (retry, credentials) = (RetryConfig { max_retries: 0, ..RetryConfig::default() }, &place.credentials);
@@ -117,6 +118,9 @@ impl S3Store {
     }
 
     fn error_of(&self, error: &object_store::Error) -> RemoteError {
+        if matches!(error, object_store::Error::InvalidPath { .. }) {
+            return RemoteError::Refused(format!("the prefix has objects of others: {error}"));
+        }
         let Some(answer) = StatusError::of(error) else { return RemoteError::Unknown(innermost(error)) };
         let bucket = &self.place.bucket;
         match (answer.status, answer.code.as_str()) {
@@ -127,9 +131,11 @@ impl S3Store {
             (401 | 403, _) => {
                 RemoteError::Refused(format!("{answer}: check the keys and what they may do in the bucket"))
             }
-            (429 | 503, _) => RemoteError::Slow(answer.to_string()),
-            // Another write was going on: it may be an earlier attempt of the same.
-            (408 | 409, _) | (500.., _) => RemoteError::Unknown(answer.to_string()),
+            (429, _) | (503, "SlowDown") => RemoteError::Slow(answer.to_string()),
+            (501, _) => RemoteError::Refused(format!("{answer}: the store lacks what an archive needs")),
+            // 409: another write was going on, perhaps an earlier attempt of the same. A proxy
+            // answers 502 to 504 also when the store has done its part.
+            (408 | 409, _) | (400, "RequestTimeout") | (500.., _) => RemoteError::Unknown(answer.to_string()),
             _ => RemoteError::Refused(answer.to_string()),
         }
     }
@@ -180,11 +186,21 @@ impl S3Store {
             None => self.store.list(prefix.as_ref()),
         };
         let found = self.attempt(found.take(REMOTE_PAGE).try_collect::<Vec<_>>()).await?;
-        let entry = |meta: object_store::ObjectMeta| {
+        let mut page: Vec<RemoteEntry> = Vec::with_capacity(found.len());
+        for meta in found {
+            let name = self.name_of(&meta.location).filter(|name| check_name(name).is_ok());
+            let Some(name) = name else {
+                let why = format!("the prefix has objects of others, such as {}: use another one", meta.location);
+                return Err(RemoteError::Refused(why));
+            };
+            let before = page.last().map_or(after, |last| last.name.as_str());
+            if *name <= *before {
+                return Err(RemoteError::Refused(format!("the listing is not in order: {name} after {before:?}")));
+            }
             let modified_ms = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
-            Some(RemoteEntry { name: self.name_of(&meta.location)?, size: meta.size, modified_ms })
-        };
-        Ok(found.into_iter().filter_map(entry).collect())
+            page.push(RemoteEntry { name, size: meta.size, modified_ms });
+        }
+        Ok(page)
     }
 
     async fn remove(&self, names: &[String]) -> RemoteResult<()> {
@@ -192,8 +208,10 @@ impl S3Store {
         let paths = names.iter().map(|name| self.path(name)).collect::<RemoteResult<Vec<_>>>()?;
         let paths = futures::stream::iter(paths.into_iter().map(Ok)).boxed();
         let deleted = self.store.delete_stream(paths).try_for_each(|_| async { Ok(()) });
-        match self.attempt(deleted).await {
-            Err(RemoteError::Missing) => Ok(()),
+        // The library panics at an answer that names other keys.
+        let deleted = AssertUnwindSafe(self.attempt(deleted)).catch_unwind().await;
+        match deleted.unwrap_or_else(|_| Err(RemoteError::Unknown("an answer about other names".to_owned()))) {
+            Err(RemoteError::Missing) => Err(RemoteError::Refused("404 to a delete of several objects".to_owned())),
             done => done,
         }
     }

@@ -256,6 +256,12 @@ async fn a_directory_keeps_the_contract() {
     for name in ["../x", "", "a//b", ".lock"] {
         assert!(matches!(store.create(name, Bytes::new()).await, Err(RemoteError::Refused(_))), "{name}");
     }
+    assert!(
+        matches!(store.create("b/x", Bytes::new()).await, Err(RemoteError::Refused(_))),
+        "an object is no directory"
+    );
+    std::fs::create_dir(dir.path().join("lost+found")).expect("made");
+    assert!(store.list("", "").await.is_ok_and(|page| page.iter().all(|entry| !entry.name.contains('+'))));
     assert!(matches!(store.read("b", None, 0).await, Err(RemoteError::Refused(_))), "too many bytes");
     assert!(matches!(store.read("b", Some(0..9), 9).await, Err(RemoteError::Refused(_))), "beyond the end");
     assert!(DirectoryStore::new(&dir.path().join("missing"), Env::tokio()).is_err());
@@ -351,7 +357,14 @@ async fn a_status_has_one_meaning_and_each_request_is_sent_once() {
         ("HTTP/1.1 403 F\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "refused", "refused", "refused"),
         ("HTTP/1.1 400 B\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "refused", "refused", "refused"),
         ("HTTP/1.1 429 T\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "slow", "slow", "slow"),
-        ("HTTP/1.1 503 S\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "slow", "slow", "slow"),
+        ("HTTP/1.1 503 S\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "unknown", "unknown", "unknown"),
+        (
+            "HTTP/1.1 503 S\r\ncontent-length: 27\r\nconnection: close\r\n\r\n<e><Code>SlowDown</Code></e>",
+            "slow",
+            "slow",
+            "slow",
+        ),
+        ("HTTP/1.1 501 N\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "refused", "refused", "refused"),
         ("HTTP/1.1 500 I\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "unknown", "unknown", "unknown"),
         (
             "HTTP/1.1 302 M\r\nlocation: http://x/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",

@@ -339,13 +339,21 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
 /// When a disk that takes writes does not take the record: its channels would keep their epochs.
 async fn level_epochs(members: &[Arc<Member>], put_back: bool, env: &Env) -> Result<(), StoreError> {
     let shards = || members.iter().filter_map(|member| Some((member, member.shard.as_ref().ok()?)));
-    let known: BTreeSet<_> = shards().filter_map(|(_, shard)| shard.applied.losses.epoch_break()).collect();
-    let newest = known.last().copied();
-    let newest = if put_back || known.len() > 1 { Some(EpochBreak::after(newest, env)) } else { newest };
+    let well = |shard: &Shard| shard.log().status().log == LogState::Ok;
+    let newest = shards().filter_map(|(_, shard)| shard.applied.losses.epoch_break()).max();
+    // A read-only disk keeps its own, at each start.
+    let writable = shards().filter(|(_, shard)| well(shard));
+    let known: BTreeSet<_> = writable.filter_map(|(_, shard)| shard.applied.losses.epoch_break()).collect();
+    let newest = match known.len() {
+        _ if put_back => Some(EpochBreak::after(newest, env)),
+        0 => newest,
+        1 => known.last().copied(),
+        _ => Some(EpochBreak::after(newest, env)),
+    };
     let Some(newest) = newest else { return Ok(()) };
     for (member, shard) in shards().filter(|(_, shard)| shard.applied.losses.epoch_break() != Some(newest)) {
         if let Err(e) = shard.put_epoch_break(newest).await {
-            if shard.log().status().log == LogState::Ok {
+            if well(shard) {
                 return Err(refuse(format!(
                     "{}: the new epoch of its channels could not be written: {e}",
                     member.name

@@ -132,6 +132,11 @@ impl Channels {
         }
     }
 
+    /// Drops all unused channels.
+    pub(crate) fn drop_unused(&self) {
+        self.tidy(0, PARTS);
+    }
+
     /// Drops unused channels in this many parts of the table, starting at `from`.
     fn tidy(&self, from: usize, parts: usize) {
         for part in self.parts.iter().cycle().skip(from).take(parts) {

@@ -120,6 +120,7 @@ pub(super) async fn forget(store: &Store, disks: &[String]) -> Result<Vec<Forgot
     let epoch_break = EpochBreak::after(newest, &store.0.env);
     for shard in &shards {
         shard.put_epoch_break(epoch_break).await?;
+        shard.applied.channels.drop_unused();
     }
     first.put_layout(&next).await?;
     // The layout is current from here on, for this server and for the next start.
