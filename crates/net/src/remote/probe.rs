@@ -14,7 +14,7 @@ const RACERS: usize = 12;
 /// Races of each kind.
 const RACES: usize = 6;
 /// Attempts of a request without a clear answer.
-const TRIES: u32 = 4;
+const TRIES: u32 = 5;
 /// Requests that are timed.
 const TIMED: usize = 20;
 /// Bytes of an object whose transfer is timed.
@@ -93,7 +93,7 @@ impl Probe<'_> {
         for tries in 1..TRIES {
             match ask().await {
                 Err(RemoteError::Unknown(_) | RemoteError::Slow(_)) => {
-                    self.env.sleep(Duration::from_millis(200 << tries)).await;
+                    self.env.sleep(Duration::from_millis(50 << tries)).await;
                 }
                 done => return done,
             }
