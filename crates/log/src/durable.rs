@@ -149,8 +149,8 @@ impl DurableView {
         Some(self.0.get()?.lock())
     }
 
-    /// Begins with what recovery has found, all of which is durable.
-    /// The extents come with the openings that took them.
+    /// Begins with what recovery has found, all of which is durable. The extents come with the
+    /// openings that took them.
     pub(crate) fn begin<'a>(
         &self,
         slots: impl Iterator<Item = (&'a ExtentInfo, u64)>,

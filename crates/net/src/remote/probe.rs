@@ -190,8 +190,8 @@ impl Probe<'_> {
         Ok(())
     }
 
-    /// Checks the answers of a race: one may win, and its bytes are there. `None` for nothing is
-    /// there.
+    /// Checks the answers of a race: one may win, and its bytes are there. `there` is what was read
+    /// afterwards, if anything.
     fn judge(
         &mut self,
         race: usize,

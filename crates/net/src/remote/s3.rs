@@ -89,11 +89,6 @@ impl S3Store {
         Ok((answer.status().as_u16(), answer.into_body()))
     }
 
-    /// The place.
-    pub fn place(&self) -> &S3Place {
-        &self.place
-    }
-
     fn path(&self, name: &str) -> RemoteResult<Path> {
         check_name(name).map_err(RemoteError::Refused)?;
         let separator = if self.place.prefix.is_empty() { "" } else { "/" };
