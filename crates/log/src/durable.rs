@@ -232,7 +232,10 @@ fn found(slot: &ExtentInfo, opening: u64, pool: &Superblock) -> ExtentCut {
         ExtentState::Free | ExtentState::Busy => ExtentCut::Free { epoch: slot.epoch },
         ExtentState::Lost => ExtentCut::Lost { epoch: slot.epoch },
         ExtentState::Open | ExtentState::Sealed => {
-            let mut durable = Ranges::of(small(0..slot.data_end));
+            // Recovery may have copied the last frames of an open extent forward. They are durable
+            // here too, and earlier cuts have named them.
+            let data_end = slot.footer.map_or(slot.data_end, |(at, _)| slot.data_end.max(at.into()));
+            let mut durable = Ranges::of(small(0..data_end));
             durable.extend(&ends(slot.footer, pool));
             ExtentCut::InUse(UseCut {
                 epoch: slot.epoch,

@@ -16,7 +16,7 @@ use crate::bodies::{ChunkBuf, chunk_head_bytes_max};
 use crate::body::PendingChunk;
 use crate::commit::{Pending, Ticket};
 use crate::durable::{DurableState, LogCut};
-use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, record_bytes};
+use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
 use crate::frame::batch_bytes;
 use crate::guard::Guard;
 use crate::latch::LogState;
@@ -207,6 +207,16 @@ impl Log {
             state.cut(log.shared.extents.with(|table| table.next_epoch))
         };
         Some(logs.iter().zip(states?).map(cut).collect())
+    }
+
+    /// Whether [`Log::durable_cut`] gives cuts of this log.
+    pub fn is_followed(&self) -> bool {
+        self.shared.extents.durable().lock().is_some()
+    }
+
+    /// What the superblock says of the log.
+    pub fn superblock(&self) -> Superblock {
+        self.shared.pool
     }
 
     /// A reader of a use of an extent that a cut has named; `None` if it has been recycled.

@@ -19,8 +19,8 @@ pub use http_client::{
     tls_builder, with_causes, with_system_authorities,
 };
 pub use remote::{
-    DirectoryStore, EntityTag, ProbeFinding, ProbeVerdict, REMOTE_PAGE, RemoteEntry, RemoteError, RemoteObject,
-    RemotePlace, RemoteResult, RemoteStore, S3Place, S3Store, probe,
+    DirectoryStore, EntityTag, Fate, Fates, MemoryStore, ProbeFinding, ProbeVerdict, REMOTE_PAGE, RemoteCall,
+    RemoteEntry, RemoteError, RemoteObject, RemotePlace, RemoteResult, RemoteStore, S3Place, S3Store, probe,
 };
 pub use s3::{S3Endpoint, S3Request};
 pub use sign::{S3Credentials, Secret, encode, signed_headers};

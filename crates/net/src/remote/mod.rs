@@ -6,6 +6,7 @@
 
 mod adapter;
 mod directory;
+mod memory;
 mod name;
 mod probe;
 mod rules;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 use steadfast_flow::BoxFuture;
 
 pub use directory::DirectoryStore;
+pub use memory::{Fate, Fates, MemoryStore, RemoteCall};
 pub use name::{RemotePlace, S3Place};
 pub use probe::{ProbeFinding, ProbeVerdict, probe};
 pub use s3::S3Store;

@@ -27,7 +27,7 @@ use arc_swap::ArcSwap;
 use futures::future::join_all;
 use steadfast_disk::Disk;
 use steadfast_flow::Env;
-use steadfast_log::{LogState, ScrubRequest, ScrubStatus};
+use steadfast_log::{Log, LogState, ScrubRequest, ScrubStatus};
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::outbox::Outbox;
@@ -155,6 +155,12 @@ impl Store {
                 pinned_bytes: sum.pinned_bytes + counts.pinned_bytes,
             }
         })
+    }
+
+    /// Identity and name of each disk of the pool, with its log if the disk is present.
+    pub fn logs(&self) -> Vec<([u8; 16], String, Option<Log>)> {
+        let log = |member: &Member| member.shard.as_ref().ok().map(|shard| shard.log().clone());
+        self.topology().members().iter().map(|member| (member.id, member.name.clone(), log(member))).collect()
     }
 
     /// Starts a scrub pass on every present disk, or stops the running passes.

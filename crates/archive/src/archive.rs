@@ -1,0 +1,228 @@
+//! An archive that a pool follows into.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use serde::Serialize;
+use steadfast_flow::Env;
+use steadfast_log::Lsn;
+use steadfast_net::RemoteStore;
+use tokio::sync::watch;
+
+use crate::attempts::Attempts;
+use crate::claim::{Claim, Claimed, may_start_early};
+use crate::error::ArchiveError;
+use crate::following::{Following, Members};
+use crate::name::DiskId;
+use crate::options::ArchiveOptions;
+use crate::own_state::{OwnState, StateKeeper};
+use crate::progress::{ArchiveState, Progress};
+use crate::shipper::Shipper;
+
+/// How far an archive is, for operators.
+#[derive(Debug, Clone, Serialize)]
+pub struct ArchiveStatus {
+    /// The store.
+    pub to: String,
+    /// What it is doing.
+    pub state: ArchiveState,
+    /// Age in seconds of the oldest change that the archive does not have; 0 without one.
+    pub lag_seconds: f64,
+    /// Bytes that have become durable since the state that the archive has.
+    pub lag_bytes: u64,
+    /// When the newest state was taken that can be restored, in milliseconds since the Unix epoch.
+    pub archived_ms: Option<u64>,
+    /// Why requests to the store fail now.
+    pub failing: Option<String>,
+    /// For how many seconds they have failed; 0 if they do not.
+    pub failing_seconds: f64,
+    /// Why the archive cannot be used any more.
+    pub error: Option<String>,
+    /// Tenure of this process; 0 before the archive is claimed.
+    pub tenure: u64,
+    /// Version of the head.
+    pub version: u64,
+    /// States that were archived since the start.
+    pub cuts: u64,
+    /// States that were given up since the start, because compaction recycled what they named.
+    pub cuts_given_up: u64,
+    /// Requests that create, since the start.
+    pub creates: u64,
+    /// Requests that replace the head, since the start.
+    pub replaces: u64,
+    /// Requests that read or list, since the start.
+    pub reads: u64,
+    /// Requests without a clear answer, or refused, since the start.
+    pub failures: u64,
+    /// Bytes stored since the start.
+    pub sent_bytes: u64,
+    /// Bytes that were found damaged on the disks, with no whole copy. The archive lacks them.
+    pub damaged_bytes: u64,
+}
+
+struct Shared {
+    attempts: Attempts,
+    following: Arc<Following>,
+    progress: Arc<Progress>,
+    stop: watch::Sender<bool>,
+    env: Env,
+}
+
+/// An archive that a pool follows into. Clones share it.
+#[derive(Clone)]
+pub struct Archive(Arc<Shared>);
+
+impl std::fmt::Debug for Archive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Archive({})", self.0.attempts.describe())
+    }
+}
+
+/// What an archive needs of its surroundings.
+pub struct ArchiveParts {
+    /// Where it is.
+    pub store: Arc<dyn RemoteStore>,
+    /// Keeps the owner numbers.
+    pub keeper: Arc<dyn StateKeeper>,
+    /// The disks of the pool.
+    pub members: Arc<dyn Members>,
+}
+
+/// A claim that is made while the server serves.
+struct Claiming {
+    archive: Archive,
+    state: OwnState,
+    options: ArchiveOptions,
+}
+
+impl Archive {
+    /// Starts to follow. The pool is open, and serves when this has returned.
+    ///
+    /// # Errors
+    /// Why the pool must not serve.
+    pub async fn start(parts: ArchiveParts, options: ArchiveOptions, env: &Env) -> Result<Self, ArchiveError> {
+        let ArchiveParts { store, keeper, members } = parts;
+        let state = OwnState::load(keeper, env).await?;
+        let archive = Self(Arc::new(Shared {
+            attempts: Attempts::new(store.clone(), env),
+            following: Arc::new(Following::new(members, env)),
+            progress: Arc::new(Progress::new()),
+            stop: watch::Sender::new(false),
+            env: env.clone(),
+        }));
+        let wait = options.claim_wait;
+        let mut claiming = Claiming { archive: archive.clone(), state, options };
+        let claimed = env.timeout(wait, claiming.claim()).await.transpose()?;
+        if claimed.is_none() {
+            let failing = archive.0.attempts.failing().map(|(_, why)| why);
+            let failing = failing.unwrap_or_else(|| "it does not answer".to_owned());
+            may_start_early(&claiming.state, &store)
+                .map_err(|e| ArchiveError::Unreachable(format!("{e}: {failing}")))?;
+            tracing::warn!(archive = %store.describe(), %failing, "the archive cannot be reached: serving without it");
+        }
+        archive.clone().look(claiming.options.interval);
+        env.spawn_critical("archive", claiming.follow(claimed));
+        Ok(archive)
+    }
+
+    /// Looks at the logs again and again.
+    fn look(self, interval: Duration) {
+        let env = self.0.env.clone();
+        let mut stop = self.0.stop.subscribe();
+        env.clone().spawn_critical("archive looks", async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = stop.wait_for(|stop| *stop) => return,
+                    () = env.sleep(interval) => self.0.following.look(),
+                }
+            }
+        });
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> ArchiveStatus {
+        let (now, lag) = (self.0.progress.now(), self.0.following.lag());
+        let failing = self.0.attempts.failing();
+        let counts = self.0.attempts.counts();
+        ArchiveStatus {
+            to: self.0.attempts.describe(),
+            state: now.state,
+            lag_seconds: lag.age.as_secs_f64(),
+            lag_bytes: lag.bytes,
+            archived_ms: now.cut_ms,
+            failing_seconds: failing.as_ref().map_or(0.0, |(age, _)| age.as_secs_f64()),
+            failing: failing.map(|(_, why)| why),
+            error: now.error,
+            tenure: now.tenure,
+            version: now.version,
+            cuts: now.cuts,
+            cuts_given_up: now.given_up,
+            creates: counts.creates.load(Relaxed),
+            replaces: counts.replaces.load(Relaxed),
+            reads: counts.reads.load(Relaxed),
+            failures: counts.failures.load(Relaxed),
+            sent_bytes: counts.sent_bytes.load(Relaxed),
+            damaged_bytes: now.damaged_bytes,
+        }
+    }
+
+    /// Waits until the archive cannot be used any more.
+    pub async fn ended(&self) -> ArchiveError {
+        self.0.progress.ended().await
+    }
+
+    /// Waits until the archive has the records of a disk up to this one. It may take as long as the
+    /// store is away.
+    pub async fn archived(&self, disk: DiskId, lsn: Lsn) {
+        self.0.progress.archived(disk, lsn).await;
+    }
+
+    /// Ships what is durable now, for at most `wait`, and ends. The disks are still open.
+    pub async fn stop(&self, wait: Duration) {
+        self.0.stop.send_replace(true);
+        if self.0.env.timeout(wait, self.0.progress.stopped()).await.is_none() {
+            let lag = self.0.following.lag();
+            tracing::warn!(lag_bytes = lag.bytes, "the archive does not have all: the next start continues");
+        }
+    }
+}
+
+impl Claiming {
+    async fn claim(&mut self) -> Result<Claimed, ArchiveError> {
+        let shared = &self.archive.0;
+        let claim = Claim { attempts: &shared.attempts, following: &shared.following, options: &self.options };
+        claim.make(&mut self.state).await
+    }
+
+    /// Claims the archive if that is not done, and ships.
+    async fn follow(mut self, claimed: Option<Claimed>) {
+        let shared = self.archive.0.clone();
+        let mut stop = shared.stop.subscribe();
+        let claimed = match claimed {
+            Some(claimed) => Ok(claimed),
+            None => tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => {
+                    shared.progress.stop();
+                    return;
+                }
+                claimed = self.claim() => claimed,
+            },
+        };
+        let ended = match claimed {
+            Ok(claimed) => {
+                let (attempts, following) = (shared.attempts.clone(), shared.following.clone());
+                let shipper = Shipper::new(claimed, attempts, following, self.options, shared.progress.clone());
+                shipper.run(shared.stop.subscribe()).await
+            }
+            Err(e) => Err(e),
+        };
+        if let Err(error) = ended {
+            tracing::error!(%error, "the archive is not followed any more");
+            shared.progress.end(error);
+        }
+        shared.progress.stop();
+    }
+}

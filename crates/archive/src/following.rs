@@ -1,0 +1,253 @@
+//! What the logs have made durable and the archive does not have yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+use steadfast_log::{ExtentCut, Log, LogCut};
+use steadfast_store::Store;
+use tokio::sync::watch;
+
+use crate::changes::{Counters, DiskAbout};
+use crate::image::{ExtentImage, Image};
+use crate::name::DiskId;
+
+/// A disk of the pool.
+#[derive(Debug, Clone)]
+pub struct PoolMember {
+    /// The identity of its log.
+    pub id: DiskId,
+    /// Its path or name.
+    pub name: String,
+    /// Its log; `None` while the disk is missing.
+    pub log: Option<Log>,
+}
+
+/// The disks of a pool, which may change while it is open.
+pub trait Members: Send + Sync {
+    /// All disks of the pool now, the missing ones among them.
+    fn members(&self) -> Vec<PoolMember>;
+}
+
+impl Members for Store {
+    fn members(&self) -> Vec<PoolMember> {
+        let members = self.logs().into_iter();
+        members.map(|(id, name, log)| PoolMember { id: DiskId(id), name, log }).collect()
+    }
+}
+
+/// A disk at the moment of a cut.
+#[derive(Debug, Clone)]
+pub(crate) struct CutDisk {
+    pub(crate) about: DiskAbout,
+    pub(crate) counters: Counters,
+    /// To read what the cut names.
+    pub(crate) log: Log,
+    /// The extents that changed since the cut before.
+    pub(crate) extents: BTreeMap<u32, ExtentCut>,
+}
+
+/// All disks at one moment, with what changed since the cut before.
+#[derive(Debug, Default)]
+pub(crate) struct PoolCut {
+    /// When it was taken, in milliseconds since the Unix epoch.
+    pub(crate) time_ms: u64,
+    /// The disks that are followed.
+    pub(crate) disks: BTreeMap<DiskId, CutDisk>,
+    /// All disks of the pool, the missing ones among them.
+    pub(crate) members: BTreeSet<DiskId>,
+    /// The count of durable bytes at that moment.
+    bytes: u64,
+    /// When the first of its changes was found.
+    since: Option<Duration>,
+}
+
+/// How far the archive is behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Lag {
+    /// Age of the oldest change that the archive does not have; zero without one.
+    pub(crate) age: Duration,
+    /// Bytes that became durable since.
+    pub(crate) bytes: u64,
+}
+
+/// The bytes of one use at the last look: epoch, opening, durable bytes.
+type UseBytes = (u64, u64, u64);
+
+#[derive(Default)]
+struct State {
+    /// What the next cut will have.
+    next: PoolCut,
+    /// What was seen of each extent in use, to count what is added.
+    seen: BTreeMap<(DiskId, u32), UseBytes>,
+    /// Bytes that have become durable, counted from the state that the archive had.
+    durable_bytes: u64,
+    /// Those of them that the archive has, or that were recycled before it got them.
+    archived_bytes: u64,
+    /// When the first change of the cut that is being shipped was found.
+    shipping_since: Option<Duration>,
+}
+
+/// Follows the logs of a pool.
+pub(crate) struct Following {
+    members: Arc<dyn Members>,
+    state: Mutex<State>,
+    /// The number of looks that found changes.
+    changed: watch::Sender<u64>,
+    env: Env,
+}
+
+impl Following {
+    /// Follows the logs from now on: the first look finds everything.
+    pub(crate) fn new(members: Arc<dyn Members>, env: &Env) -> Self {
+        Self { members, state: Mutex::default(), changed: watch::Sender::new(0), env: env.clone() }
+    }
+
+    /// Begins with the image that the archive has. Returns why a disk lacks some of it, if one
+    /// does.
+    pub(crate) fn begin(&self, image: &Image) -> Option<String> {
+        self.look();
+        let mut state = self.state.lock();
+        for (disk, of) in &image.disks {
+            let Some(there) = state.next.disks.get(disk) else { continue };
+            let Counters { next_epoch, recycled_lsn, last_lsn } = there.counters;
+            let cut = LogCut { next_epoch, recycled_lsn, last_lsn, changed: there.extents.clone() };
+            if let Some(lacking) = of.lacking(&cut) {
+                return Some(format!("{}: {lacking}", there.about.name));
+            }
+        }
+        let known = |disk: &DiskId, extent: u32, epoch: u64, opening: u64| match image
+            .disks
+            .get(disk)
+            .and_then(|of| of.extents.get(&extent))
+        {
+            Some(ExtentImage::Used(of)) if of.is(epoch, opening) => of.durable.bytes(),
+            _ => 0,
+        };
+        let uses = state.seen.iter();
+        let archived = uses.map(|((disk, extent), (epoch, opening, _))| known(disk, *extent, *epoch, *opening)).sum();
+        state.archived_bytes = archived;
+        None
+    }
+
+    /// Takes a look at the logs. All disks are seen at one moment.
+    pub(crate) fn look(&self) {
+        let members = self.members.members();
+        let logs: Vec<(&PoolMember, &Log)> = members
+            .iter()
+            .filter_map(|member| Some((member, member.log.as_ref().filter(|log| log.is_followed())?)))
+            .collect();
+        let mut state = self.state.lock();
+        let all: Vec<&Log> = logs.iter().map(|(_, log)| *log).collect();
+        let cuts = Log::durable_cut(&all).expect("logs that are followed give cuts");
+        state.next.time_ms = self.env.wall_ms();
+        let mut any = false;
+        for ((member, log), cut) in logs.into_iter().zip(cuts) {
+            any |= state.add(member, log, cut);
+        }
+        state.next.members = members.iter().map(|member| member.id).collect();
+        if any {
+            state.next.since.get_or_insert(self.env.now());
+            self.changed.send_modify(|n| *n += 1);
+        }
+    }
+
+    /// Becomes ready when the next cut has changes.
+    pub(crate) async fn changed(&self) {
+        let mut changed = self.changed.subscribe();
+        while !self.has_changes() {
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Whether the last look found changes that no cut has.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.state.lock().next.since.is_some()
+    }
+
+    /// The log of a disk that is present.
+    pub(crate) fn log(&self, disk: DiskId) -> Option<Log> {
+        self.members.members().into_iter().find(|member| member.id == disk)?.log
+    }
+
+    /// Takes the cut of the last look.
+    pub(crate) fn take(&self) -> PoolCut {
+        let mut state = self.state.lock();
+        state.shipping_since = state.next.since;
+        PoolCut { bytes: state.durable_bytes, ..std::mem::take(&mut state.next) }
+    }
+
+    /// Gives a cut back that was given up. What was found since is newer.
+    pub(crate) fn give_back(&self, cut: PoolCut) {
+        let mut state = self.state.lock();
+        state.shipping_since = None;
+        let next = &mut state.next;
+        next.since = cut.since;
+        next.time_ms = next.time_ms.max(cut.time_ms);
+        if next.members.is_empty() {
+            next.members = cut.members;
+        }
+        for (disk, mut of) in cut.disks {
+            match next.disks.get_mut(&disk) {
+                Some(newer) => {
+                    of.extents.append(&mut newer.extents);
+                    newer.extents = of.extents;
+                }
+                None => _ = next.disks.insert(disk, of),
+            }
+        }
+    }
+
+    /// The archive has this cut.
+    pub(crate) fn archived(&self, cut: &PoolCut) {
+        let mut state = self.state.lock();
+        state.archived_bytes = cut.bytes;
+        state.shipping_since = None;
+    }
+
+    /// How far the archive is behind at the last look.
+    pub(crate) fn lag(&self) -> Lag {
+        let state = self.state.lock();
+        let oldest = state.shipping_since.or(state.next.since);
+        Lag {
+            age: oldest.map_or(Duration::ZERO, |since| self.env.now().saturating_sub(since)),
+            bytes: state.durable_bytes.saturating_sub(state.archived_bytes),
+        }
+    }
+}
+
+impl State {
+    /// Adds what changed on a disk. Returns whether anything did.
+    fn add(&mut self, member: &PoolMember, log: &Log, cut: LogCut) -> bool {
+        let disk = member.id;
+        for (extent, state) in &cut.changed {
+            self.count(disk, *extent, state);
+        }
+        let counters = Counters { next_epoch: cut.next_epoch, recycled_lsn: cut.recycled_lsn, last_lsn: cut.last_lsn };
+        let of = self.next.disks.entry(disk).or_insert_with(|| CutDisk {
+            about: DiskAbout::new(member.name.clone(), &log.superblock()),
+            counters,
+            log: log.clone(),
+            extents: BTreeMap::new(),
+        });
+        // Without a changed extent nothing else has changed that matters.
+        (of.counters, of.log) = (counters, log.clone());
+        let any = !cut.changed.is_empty();
+        of.extents.extend(cut.changed);
+        any
+    }
+
+    /// Counts the bytes that have become durable in an extent.
+    fn count(&mut self, disk: DiskId, extent: u32, state: &ExtentCut) {
+        let ExtentCut::InUse(of) = state else {
+            self.seen.remove(&(disk, extent));
+            return;
+        };
+        let bytes = of.durable.bytes();
+        let before = self.seen.insert((disk, extent), (of.epoch, of.opening, bytes));
+        let known = before.filter(|(epoch, opening, _)| (*epoch, *opening) == (of.epoch, of.opening));
+        self.durable_bytes += bytes.saturating_sub(known.map_or(0, |(.., bytes)| bytes));
+    }
+}

@@ -1,0 +1,249 @@
+//! The image of a pool: all of its disks as they were at one moment.
+
+use std::collections::BTreeMap;
+
+use steadfast_log::{ExtentCut, LogCut, Ranges};
+
+use crate::changes::{Changes, Counters, DiskAbout, DiskChange, ExtentChange, Part, Source, UseChange, UseKind};
+use crate::name::{DiskId, UseId};
+
+/// Changes that do not fit the image: the objects were changed by hand, or a bug wrote them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the manifest contradicts itself: {0}")]
+pub struct ImageError(pub(crate) String);
+
+/// One use of an extent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UseImage {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The opening that took it.
+    pub opening: u64,
+    /// What it is for.
+    pub kind: UseKind,
+    /// Whether nothing is added any more.
+    pub sealed: bool,
+    /// Its durable ranges. What no part covers was never written, or is damaged on the disk.
+    pub durable: Ranges,
+    /// Its parts, by where they begin.
+    pub parts: BTreeMap<u32, Part>,
+}
+
+impl UseImage {
+    fn new(of: &UseChange) -> Self {
+        Self {
+            epoch: of.epoch,
+            opening: of.opening,
+            kind: of.kind,
+            sealed: of.sealed,
+            durable: Ranges::default(),
+            parts: BTreeMap::new(),
+        }
+    }
+
+    /// Whether it is the use of this epoch and opening.
+    pub(crate) fn is(&self, epoch: u64, opening: u64) -> bool {
+        (self.epoch, self.opening) == (epoch, opening)
+    }
+
+    fn apply(&mut self, change: &UseChange) -> Result<(), ImageError> {
+        let wrong = |what: &str| ImageError(format!("{what} in epoch {}", change.epoch));
+        let mut durable = Ranges::default();
+        for (begin, end) in &change.durable {
+            if begin >= end || (durable.end() >= *begin && !durable.is_empty()) {
+                return Err(wrong("ranges out of order"));
+            }
+            durable.insert(*begin..*end);
+        }
+        if !self.durable.without(&durable).is_empty() {
+            return Err(wrong("durable bytes that are gone"));
+        }
+        (self.sealed, self.durable) = (change.sealed, durable);
+        if change.whole {
+            self.parts.clear();
+        }
+        for part in &change.parts {
+            self.put(*part).ok_or_else(|| wrong("overlapping parts"))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a part; `None` if it does not fit.
+    fn put(&mut self, part: Part) -> Option<()> {
+        let end = part.from.checked_add(part.len).filter(|end| *end > part.from)?;
+        let before = self.parts.range(..end).next_back();
+        let is_apart = before.is_none_or(|(_, before)| before.from + before.len <= part.from);
+        let is_durable = Ranges::of(part.from..end).without(&self.durable).is_empty();
+        (is_apart && is_durable).then(|| _ = self.parts.insert(part.from, part))
+    }
+
+    /// Whether parts of it lie in documents, which hold bytes of many uses.
+    pub(crate) fn is_scattered(&self) -> bool {
+        self.parts.values().any(|part| !matches!(part.source, Source::Piece { .. }))
+    }
+
+    fn to_change(&self) -> UseChange {
+        UseChange {
+            epoch: self.epoch,
+            opening: self.opening,
+            kind: self.kind,
+            sealed: self.sealed,
+            durable: pairs(&self.durable),
+            whole: true,
+            parts: self.parts.values().copied().collect(),
+        }
+    }
+}
+
+/// Ranges as pairs of begin and end.
+pub(crate) fn pairs(ranges: &Ranges) -> Vec<(u32, u32)> {
+    ranges.iter().map(|range| (range.start, range.end)).collect()
+}
+
+/// An extent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExtentImage {
+    /// It is not in use.
+    Free {
+        /// Its last epoch.
+        epoch: u64,
+    },
+    /// Its data is gone from the disk.
+    Lost {
+        /// Its epoch; 0 if unknown.
+        epoch: u64,
+    },
+    /// It is in use.
+    Used(UseImage),
+}
+
+impl ExtentImage {
+    /// The use, if it is this one.
+    pub(crate) fn used(&self, epoch: u64, opening: u64) -> Option<&UseImage> {
+        match self {
+            Self::Used(of) if of.is(epoch, opening) => Some(of),
+            _ => None,
+        }
+    }
+
+    fn to_change(&self) -> ExtentChange {
+        match self {
+            Self::Free { epoch } => ExtentChange::Free { epoch: *epoch },
+            Self::Lost { epoch } => ExtentChange::Lost { epoch: *epoch },
+            Self::Used(of) => ExtentChange::Used(of.to_change()),
+        }
+    }
+}
+
+/// One disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskImage {
+    /// What it is.
+    pub about: DiskAbout,
+    /// The counters of its log.
+    pub counters: Counters,
+    /// Its extents.
+    pub extents: BTreeMap<u32, ExtentImage>,
+}
+
+impl DiskImage {
+    fn apply(&mut self, change: &DiskChange) -> Result<(), ImageError> {
+        (self.about, self.counters) = (change.about.clone(), change.counters);
+        for (extent, change) in &change.extents {
+            let of = match change {
+                ExtentChange::Free { epoch } => ExtentImage::Free { epoch: *epoch },
+                ExtentChange::Lost { epoch } => ExtentImage::Lost { epoch: *epoch },
+                ExtentChange::Used(change) => {
+                    let known = match self.extents.remove(extent) {
+                        Some(ExtentImage::Used(of)) if of.is(change.epoch, change.opening) => Some(of),
+                        _ => None,
+                    };
+                    let mut of = known.unwrap_or_else(|| UseImage::new(change));
+                    of.apply(change).map_err(|e| ImageError(format!("extent {extent}: {}", e.0)))?;
+                    ExtentImage::Used(of)
+                }
+            };
+            self.extents.insert(*extent, of);
+        }
+        Ok(())
+    }
+
+    /// Why a log with this content, its first cut, does not have all that the image has; `None` if
+    /// it does.
+    pub(crate) fn lacking(&self, cut: &LogCut) -> Option<String> {
+        let Counters { next_epoch, last_lsn, .. } = self.counters;
+        if cut.next_epoch < next_epoch || cut.last_lsn < last_lsn {
+            return Some(format!("its log ends at LSN {}, and the archive has it up to {last_lsn}", cut.last_lsn));
+        }
+        for (extent, of) in &self.extents {
+            let ExtentImage::Used(of) = of else { continue };
+            let has = match cut.changed.get(extent) {
+                // It was recycled since, or damage took it from the disk.
+                Some(ExtentCut::Free { epoch }) => *epoch >= of.epoch,
+                Some(ExtentCut::Lost { .. }) => true,
+                Some(ExtentCut::InUse(there)) if there.epoch == of.epoch => {
+                    there.opening == of.opening && of.durable.without(&there.durable).is_empty()
+                }
+                Some(ExtentCut::InUse(there)) => there.epoch > of.epoch,
+                None => false,
+            };
+            if !has {
+                return Some(format!("extent {extent} is not as the archive has it in epoch {}", of.epoch));
+            }
+        }
+        None
+    }
+
+    fn to_change(&self) -> DiskChange {
+        let extents = self.extents.iter().map(|(extent, of)| (*extent, of.to_change())).collect();
+        DiskChange { about: self.about.clone(), counters: self.counters, extents }
+    }
+}
+
+/// All disks of a pool at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The disks.
+    pub disks: BTreeMap<DiskId, DiskImage>,
+}
+
+impl Image {
+    /// Makes it the image of a later moment.
+    ///
+    /// # Errors
+    /// When the changes do not fit it.
+    pub(crate) fn apply(&mut self, changes: &Changes) -> Result<(), ImageError> {
+        for (disk, change) in &changes.disks {
+            let new = || DiskImage { about: change.about.clone(), counters: change.counters, extents: BTreeMap::new() };
+            let of = self.disks.entry(*disk).or_insert_with(new);
+            of.apply(change).map_err(|e| ImageError(format!("disk {disk}: {}", e.0)))?;
+        }
+        Ok(())
+    }
+
+    /// Everything, as changes of nothing.
+    pub(crate) fn to_changes(&self) -> Changes {
+        Changes { disks: self.disks.iter().map(|(disk, of)| (*disk, of.to_change())).collect() }
+    }
+
+    /// A use, if the image has it.
+    pub(crate) fn find(&self, of: UseId) -> Option<&UseImage> {
+        self.disks.get(&of.disk)?.extents.get(&of.extent)?.used(of.epoch, of.opening)
+    }
+
+    /// Gives the parts that lay in one document the number under which it was stored.
+    pub(crate) fn settle(&mut self, changes: &Changes, settled: impl Fn(u64) -> Source) {
+        for (disk, change) in &changes.disks {
+            let Some(of) = self.disks.get_mut(disk) else { continue };
+            for (extent, change) in &change.extents {
+                let ExtentChange::Used(change) = change else { continue };
+                let Some(ExtentImage::Used(of)) = of.extents.get_mut(extent) else { continue };
+                for part in &change.parts {
+                    if let (Source::Here { at }, Some(known)) = (part.source, of.parts.get_mut(&part.from)) {
+                        known.source = settled(at);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Reads the image that a head names.
+
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::de::DeserializeOwned;
+
+use crate::attempts::Attempts;
+use crate::changes::Source;
+use crate::document::{DocumentKind, decode};
+use crate::error::ArchiveError;
+use crate::head::{Base, NamedCut, Segment, SegmentRun};
+use crate::image::Image;
+use crate::inline::Inline;
+use crate::name::{self, HEAD};
+
+/// Most bytes of a segment or a base.
+const DOCUMENT_BYTES_MAX: u64 = 4 << 30;
+
+/// Documents read at a time.
+const READS: usize = 8;
+
+/// An image, with the bytes that are in no other object than the head.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) image: Image,
+    pub(crate) inline: Inline,
+    /// When the base was taken, in milliseconds since the Unix epoch.
+    pub(crate) base_ms: u64,
+}
+
+impl Loaded {
+    /// Reads the image of a cut. `payload` is that of the head which names it.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] when objects are missing or were changed.
+    pub(crate) async fn read(
+        attempts: &Attempts,
+        cut: &NamedCut,
+        payload: &bytes::Bytes,
+    ) -> Result<Self, ArchiveError> {
+        let mut image = Image::default();
+        let base_name = name::base(cut.base);
+        let mut base: Base = document(attempts, DocumentKind::Base, &base_name).await?;
+        let by = cut.base;
+        base.changes.settle(|at| Source::Base { by, at });
+        image.apply(&base.changes).map_err(ArchiveError::image(&base_name))?;
+        let segments = stream::iter(SegmentRun::all(&cut.segments)).map(|by| async move {
+            let read = document::<Segment>(attempts, DocumentKind::Segment, &name::segment(by)).await;
+            read.map(|segment| (by, segment))
+        });
+        let mut segments = std::pin::pin!(segments.buffered(READS));
+        while let Some((by, mut segment)) = segments.try_next().await? {
+            segment.changes.settle(|at| Source::Segment { by, at });
+            image.apply(&segment.changes).map_err(ArchiveError::image(&name::segment(by)))?;
+        }
+        let mut changes = cut.changes.clone();
+        let inline = Inline::take(&mut changes, payload).map_err(ArchiveError::image(HEAD))?;
+        image.apply(&changes).map_err(ArchiveError::image(HEAD))?;
+        Ok(Self { image, inline, base_ms: base.time_ms })
+    }
+}
+
+async fn document<T: DeserializeOwned>(attempts: &Attempts, kind: DocumentKind, name: &str) -> Result<T, ArchiveError> {
+    let object = attempts.read(name, None, DOCUMENT_BYTES_MAX).await;
+    let object = object.ok_or_else(|| ArchiveError::broken(name, "it is missing"))?;
+    let (value, _) = decode(kind, &object.body).map_err(ArchiveError::document(name))?;
+    Ok(value)
+}

@@ -1,0 +1,82 @@
+//! Settings of an archive.
+
+use std::time::Duration;
+
+/// Settings of an archive.
+#[derive(Debug, Clone)]
+pub struct ArchiveOptions {
+    /// Time between two looks at the logs: the archive is at most this and one upload behind.
+    pub interval: Duration,
+    /// Most uploads at a time. Each has up to [`PIECE_BYTES`] in memory.
+    pub uploads_max: usize,
+    /// Time that a start waits for the store before it serves without a claim.
+    pub claim_wait: Duration,
+    /// The machine, for operators.
+    pub machine: String,
+    /// The identity of the pool, for operators.
+    pub pool: String,
+    /// Most bytes of log within a head.
+    pub inline_bytes_max: usize,
+    /// Age at which what is within a head goes into a segment.
+    pub segment_age: Duration,
+    /// Segments after which there is a new base.
+    pub segments_max: u64,
+    /// Age at which there is a new base.
+    pub base_age: Duration,
+    /// A deliberate bug, to test the simulator.
+    #[doc(hidden)]
+    pub sabotage: ArchiveSabotage,
+}
+
+/// Most bytes of a piece, about: it ends with a whole structure of the log.
+pub const PIECE_BYTES: u64 = 7 << 20;
+
+/// Most bytes of one range that go into a segment; more go into pieces.
+pub(crate) const RANGE_BYTES_MAX: u64 = 1 << 20;
+
+/// Most bytes of all ranges that go into a segment.
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 8 << 20;
+
+/// Deliberate bugs, to test the simulator.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ArchiveSabotage {
+    /// No bug.
+    #[default]
+    None,
+    /// The head names pieces that are not yet answered.
+    UnansweredPieces,
+    /// The head is replaced whatever its entity tag.
+    AnyTag,
+    /// A replacement without an answer counts as failed.
+    AnswerMissing,
+    /// The disks are looked at one after the other.
+    TornCut,
+    /// An extent that was recycled is left out of the cut.
+    RecycledLeftOut,
+    /// Pieces of a cut that was given up are used whatever the epoch.
+    AnyEpoch,
+    /// A start does not check that its disks have what the archive has.
+    OlderDisks,
+    /// A start does not replace the head first.
+    NoClaim,
+    /// The owner number is kept after the claim, not before.
+    OwnerAfterClaim,
+}
+
+impl Default for ArchiveOptions {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(1),
+            uploads_max: 4,
+            claim_wait: Duration::from_secs(10),
+            machine: String::new(),
+            pool: String::new(),
+            inline_bytes_max: 64 << 10,
+            segment_age: Duration::from_secs(60),
+            segments_max: 1024,
+            base_age: Duration::from_secs(3600),
+            sabotage: ArchiveSabotage::None,
+        }
+    }
+}

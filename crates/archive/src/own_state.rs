@@ -1,0 +1,123 @@
+//! What a pool knows of its archive, beside its disks.
+
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use steadfast_flow::Env;
+
+use crate::error::ArchiveError;
+use crate::head::{Owner, Promise};
+
+/// Most owner numbers that are kept. More starts than this would have to fail one after the other.
+const OWNERS_MAX: usize = 1000;
+
+/// Keeps a few bytes beside the disks of the pool.
+pub trait StateKeeper: Send + Sync {
+    /// The bytes; `None` if none were kept.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn load(&self) -> io::Result<Option<Vec<u8>>>;
+
+    /// Replaces the bytes. Durable when it returns.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    fn save(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Where they are kept, for operators.
+    fn place(&self) -> String;
+}
+
+/// The last head that the pool is known to have owned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownHead {
+    /// Its tenure.
+    pub tenure: u64,
+    /// Its promise.
+    pub promise: Promise,
+    /// Whether it was the last one of its owner.
+    pub closed: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct OwnNumbers {
+    /// The identity of the archive; empty before one is known.
+    archive: String,
+    /// The owner numbers that processes of this pool drew, in hexadecimal digits.
+    owners: Vec<String>,
+    /// The last head that is known to be of this pool.
+    known: Option<KnownHead>,
+}
+
+/// The owner numbers that this pool drew, and what it knows of the head.
+pub(crate) struct OwnState {
+    keeper: Arc<dyn StateKeeper>,
+    env: Env,
+    numbers: OwnNumbers,
+}
+
+impl OwnState {
+    pub(crate) async fn load(keeper: Arc<dyn StateKeeper>, env: &Env) -> Result<Self, ArchiveError> {
+        let (reader, place) = (keeper.clone(), keeper.place());
+        let bytes = env.blocking(move || reader.load()).await;
+        let bytes = bytes.unwrap_or_else(|| Err(io::Error::other("reading it has panicked")));
+        let failed = |e: &dyn std::fmt::Display| ArchiveError::State(format!("{place}: {e}"));
+        let numbers = match bytes.map_err(|e| failed(&e))? {
+            None => OwnNumbers::default(),
+            Some(bytes) => serde_json::from_slice(&bytes).map_err(|e| failed(&e))?,
+        };
+        Ok(Self { keeper, env: env.clone(), numbers })
+    }
+
+    /// The identity of the archive that this pool follows; empty before one is known.
+    pub(crate) fn archive(&self) -> &str {
+        &self.numbers.archive
+    }
+
+    pub(crate) fn known(&self) -> Option<KnownHead> {
+        self.numbers.known
+    }
+
+    /// Whether a process of this pool drew the number.
+    pub(crate) fn drew(&self, owner: Owner) -> bool {
+        self.numbers.owners.contains(&hex::encode(owner.0))
+    }
+
+    /// Draws a number without keeping it, which is a bug.
+    pub(crate) fn draw_unsaved(&self) -> Owner {
+        let mut number = [0; 16];
+        number[..8].copy_from_slice(&self.env.random_u64().to_le_bytes());
+        number[8..].copy_from_slice(&self.env.random_u64().to_le_bytes());
+        Owner(number)
+    }
+
+    /// Draws a number for a claim, which may be sent when this has returned.
+    pub(crate) async fn draw(&mut self, archive: &str) -> Result<Owner, ArchiveError> {
+        let owner = self.draw_unsaved();
+        if self.numbers.archive != archive {
+            self.numbers = OwnNumbers { archive: archive.to_owned(), ..OwnNumbers::default() };
+        }
+        self.numbers.owners.push(hex::encode(owner.0));
+        let surplus = self.numbers.owners.len().saturating_sub(OWNERS_MAX);
+        self.numbers.owners.drain(..surplus);
+        self.save().await?;
+        Ok(owner)
+    }
+
+    /// The claim with this number is known to have happened.
+    pub(crate) async fn claimed(&mut self, owner: Owner, known: KnownHead) -> Result<(), ArchiveError> {
+        self.numbers.owners = vec![hex::encode(owner.0)];
+        self.numbers.known = Some(known);
+        self.save().await
+    }
+
+    async fn save(&self) -> Result<(), ArchiveError> {
+        let keeper = self.keeper.clone();
+        let bytes = serde_json::to_vec(&self.numbers).expect("plain values");
+        let saved = self.env.blocking(move || keeper.save(&bytes)).await;
+        let saved = saved.unwrap_or_else(|| Err(io::Error::other("writing it has panicked")));
+        saved.map_err(|e| ArchiveError::State(format!("{}: {e}", self.keeper.place())))
+    }
+}

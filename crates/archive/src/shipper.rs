@@ -1,0 +1,349 @@
+//! Ships one cut after the other: all that it names that the archive lacks, then a head that names
+//! the cut.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_log::{ExtentCut, Ranges, UseCut};
+use tokio::sync::watch;
+
+use crate::attempts::Attempts;
+use crate::changes::{Changes, DiskChange, ExtentChange, Source, UseChange, UseKind};
+use crate::claim::Claimed;
+use crate::document::{DocumentKind, encode};
+use crate::error::ArchiveError;
+use crate::following::{Following, PoolCut};
+use crate::gather::Gather;
+use crate::head::{Base, Head, NamedCut, Segment, SegmentRun};
+use crate::head_writer::{KnownHeadObject, Replaced};
+use crate::image::{ExtentImage, Image, pairs};
+use crate::inline::Inline;
+use crate::name::{self, DiskId, UseId};
+use crate::options::{ArchiveOptions, ArchiveSabotage, RANGE_BYTES_MAX, SEGMENT_BYTES_MAX};
+use crate::progress::Progress;
+use crate::transfer::{Copied, Numbers, ToCopy, TransferError, Uploads};
+
+/// Pause after a cut that was given up: its extents are marked as free meanwhile.
+const GIVEN_UP_PAUSE: Duration = Duration::from_millis(50);
+
+/// Ships cuts. It owns the archive.
+pub(crate) struct Shipper {
+    attempts: Attempts,
+    following: Arc<Following>,
+    options: ArchiveOptions,
+    progress: Arc<Progress>,
+    /// The last head; `None` only while it is being replaced.
+    head: Option<KnownHeadObject>,
+    /// The image that it names.
+    image: Image,
+    /// What came after the last segment or base.
+    since: Changes,
+    /// The bytes of it.
+    inline: Inline,
+    /// When its first change was shipped.
+    since_begun: Option<Duration>,
+    base_ms: u64,
+    numbers: Numbers,
+    /// Numbers of segments and bases are their own, so that those of segments follow each other.
+    segments: Numbers,
+    bases: Numbers,
+    /// What was copied and is not yet named.
+    ahead: BTreeMap<UseId, Copied>,
+    gather: Gather,
+}
+
+/// What a cut names of a use, and how it gets into the store.
+struct Job {
+    id: UseId,
+    of: UseCut,
+    copy: Option<ToCopy>,
+}
+
+impl Shipper {
+    pub(crate) fn new(
+        claimed: Claimed,
+        attempts: Attempts,
+        following: Arc<Following>,
+        options: ArchiveOptions,
+        progress: Arc<Progress>,
+    ) -> Self {
+        let Claimed { head, loaded } = claimed;
+        let tenure = head.head.tenure;
+        let since = head.head.cut.as_ref().map(|cut| cut.changes.clone()).unwrap_or_default();
+        let gather = Gather::new(&loaded.image);
+        let begun = (!since.disks.is_empty()).then(|| attempts.env().now());
+        progress.owned(&head.head, &loaded.image);
+        Self {
+            attempts,
+            following,
+            options,
+            progress,
+            head: Some(head),
+            image: loaded.image,
+            since,
+            inline: loaded.inline,
+            since_begun: begun,
+            base_ms: loaded.base_ms,
+            numbers: Numbers::new(tenure),
+            segments: Numbers::new(tenure),
+            bases: Numbers::new(tenure),
+            ahead: BTreeMap::new(),
+            gather,
+        }
+    }
+
+    /// Ships until `stop` is set and nothing is left, or the archive cannot be used any more.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<(), ArchiveError> {
+        loop {
+            if self.gather.has_ready() || self.following.has_changes() {
+                self.ship_next().await?;
+                continue;
+            }
+            if *stop.borrow_and_update() {
+                self.following.look();
+                if self.following.has_changes() {
+                    continue;
+                }
+                return Ok(());
+            }
+            if self.gather.has_work() {
+                self.gather.step(&self.following, &self.image, &self.attempts, &mut self.numbers).await?;
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = self.following.changed() => {}
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    /// Ships what has changed, if it can be read.
+    async fn ship_next(&mut self) -> Result<(), ArchiveError> {
+        let cut = self.following.take();
+        match self.ship(&cut).await {
+            Ok(()) => {
+                self.following.archived(&cut);
+                Ok(())
+            }
+            Err(TransferError::Archive(e)) => Err(e),
+            Err(TransferError::Recycled) => {
+                self.progress.given_up();
+                self.following.give_back(cut);
+                self.attempts.env().sleep(GIVEN_UP_PAUSE).await;
+                self.following.look();
+                Ok(())
+            }
+        }
+    }
+
+    async fn ship(&mut self, cut: &PoolCut) -> Result<(), TransferError> {
+        let (mut changes, jobs) = self.plan(cut).await?;
+        let mut inline = Inline::default();
+        let mut copied = self.copy(jobs, &mut inline).await?;
+        for (id, of, new) in copied.drain(..) {
+            let mut parts = self.ahead.get(&id).map(|ahead| ahead.parts.clone()).unwrap_or_default();
+            parts.extend(new.parts);
+            let change = UseChange {
+                epoch: id.epoch,
+                opening: id.opening,
+                kind: UseKind::of(of.kind),
+                sealed: of.sealed,
+                durable: pairs(&of.durable),
+                whole: false,
+                parts,
+            };
+            let disk = changes.disks.get_mut(&id.disk).expect("it is a disk of the cut");
+            disk.extents.insert(id.extent, ExtentChange::Used(change));
+        }
+        // From here on the cut is named, whatever is recycled.
+        self.gather.add_to(&mut changes, &self.image);
+        self.ahead.retain(|id, _| !changes.disks.get(&id.disk).is_some_and(|of| of.extents.contains_key(&id.extent)));
+        self.image.apply(&changes).expect("a cut continues the image");
+        self.gather.note(&changes, &self.image);
+        self.since.add(changes);
+        self.inline.extend(inline);
+        self.since_begun.get_or_insert(self.attempts.env().now());
+        self.name(cut).await?;
+        Ok(())
+    }
+
+    /// What the cut changes in the image, beside the bytes; and what is to be copied.
+    async fn plan(&self, cut: &PoolCut) -> Result<(Changes, Vec<Job>), TransferError> {
+        let (mut changes, mut jobs) = (Changes::default(), Vec::new());
+        for (disk, of) in &cut.disks {
+            let mut extents = BTreeMap::new();
+            for (extent, state) in &of.extents {
+                match state {
+                    ExtentCut::Free { epoch } => _ = extents.insert(*extent, ExtentChange::Free { epoch: *epoch }),
+                    // What the archive has of it is whole.
+                    ExtentCut::Lost { epoch } if self.has_epoch(*disk, *extent, *epoch) => {}
+                    ExtentCut::Lost { epoch } => _ = extents.insert(*extent, ExtentChange::Lost { epoch: *epoch }),
+                    ExtentCut::InUse(state) => {
+                        let id = UseId { disk: *disk, extent: *extent, epoch: state.epoch, opening: state.opening };
+                        let missing = self.missing(id, state);
+                        let copy = if missing.is_empty() {
+                            None
+                        } else {
+                            let reader = of.log.read_use(*extent, state.epoch).await;
+                            let reader = reader.ok_or(TransferError::Recycled)?;
+                            Some(ToCopy { id, reader, missing })
+                        };
+                        jobs.push(Job { id, of: state.clone(), copy });
+                    }
+                }
+            }
+            let change = DiskChange { about: of.about.clone(), counters: of.counters, extents };
+            changes.disks.insert(*disk, change);
+        }
+        for (disk, of) in &self.image.disks {
+            if of.about.left_ms.is_none() && !cut.members.contains(disk) && !cut.members.is_empty() {
+                let mut about = of.about.clone();
+                about.left_ms = Some(cut.time_ms);
+                let change = DiskChange { about, counters: of.counters, extents: BTreeMap::new() };
+                changes.disks.insert(*disk, change);
+            }
+        }
+        Ok((changes, jobs))
+    }
+
+    fn has_epoch(&self, disk: DiskId, extent: u32, epoch: u64) -> bool {
+        let of = self.image.disks.get(&disk).and_then(|of| of.extents.get(&extent));
+        matches!(of, Some(ExtentImage::Used(of)) if of.epoch == epoch)
+    }
+
+    /// The durable ranges of a use that are not in the store.
+    fn missing(&self, id: UseId, of: &UseCut) -> Ranges {
+        let missing = match self.image.find(id) {
+            Some(known) => of.durable.without(&known.durable),
+            None => of.durable.clone(),
+        };
+        match self.ahead.get(&id) {
+            Some(ahead) => missing.without(&ahead.ranges),
+            None => missing,
+        }
+    }
+
+    /// Copies what is missing: small ranges into documents, large ones into pieces.
+    async fn copy(
+        &mut self,
+        jobs: Vec<Job>,
+        inline: &mut Inline,
+    ) -> Result<Vec<(UseId, UseCut, Copied)>, TransferError> {
+        let bytes = |job: &Job| job.copy.as_ref().map_or(0, |copy| copy.missing.bytes());
+        let all: u64 = jobs.iter().map(bytes).sum();
+        let fits_head = all <= self.options.inline_bytes_max as u64 / 2;
+        let (mut small, mut large, mut done, mut small_bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for mut job in jobs {
+            let missing = bytes(&job);
+            let Some(copy) = job.copy.take() else {
+                done.push((job.id, job.of, Copied::default()));
+                continue;
+            };
+            let is_commit = UseKind::of(job.of.kind) == UseKind::Commit;
+            // One that is shipped whole need not be shipped again.
+            let whole = job.of.sealed && self.image.find(job.id).is_none() && missing > RANGE_BYTES_MAX / 16;
+            let is_small = fits_head || (is_commit && !whole && missing <= RANGE_BYTES_MAX);
+            if is_small && small_bytes + missing <= SEGMENT_BYTES_MAX {
+                small_bytes += missing;
+                small.push((copy, job));
+            } else {
+                large.push((copy, job));
+            }
+        }
+        for (copy, job) in small {
+            let copied = copy.into_inline(inline).await?;
+            self.progress.damaged(&copied.damaged);
+            done.push((job.id, job.of, copied));
+        }
+        let mut uploads = Uploads::new(&self.attempts, &mut self.numbers, &mut self.ahead, self.options.uploads_max);
+        uploads.unanswered = self.options.sabotage == ArchiveSabotage::UnansweredPieces;
+        let mut taken = Ok(());
+        for (copy, job) in large {
+            if taken.is_ok() {
+                taken = uploads.take(copy).await;
+            }
+            done.push((job.id, job.of, Copied::default()));
+        }
+        if !uploads.unanswered {
+            // What is answered serves the next cut.
+            uploads.finish().await?;
+        }
+        taken?;
+        Ok(done)
+    }
+
+    /// Writes the documents that the cut needs, and the head that names it.
+    async fn name(&mut self, cut: &PoolCut) -> Result<(), ArchiveError> {
+        let known = self.head.as_ref().expect("the last replacement has ended");
+        let Head { version, tenure, owner, machine, promise, cut: before, .. } = known.head.clone();
+        let time_ms = cut.time_ms.max(before.as_ref().map_or(0, |cut| cut.time_ms));
+        let segments_age = self.since_begun.map_or(Duration::ZERO, |begun| self.attempts.env().now() - begun);
+        let named = match before {
+            Some(before) if !self.needs_base(&before, time_ms) => {
+                let mut segments = before.segments;
+                let payload = self.inline.lay_out(&mut self.since);
+                let len = encode(DocumentKind::Head, &self.since, &payload).len();
+                if len > self.options.inline_bytes_max || segments_age >= self.options.segment_age {
+                    let by = self.segments.next();
+                    let changes = std::mem::take(&mut self.since);
+                    let body = encode(DocumentKind::Segment, &Segment { time_ms, changes: changes.clone() }, &payload);
+                    self.attempts.create(&name::segment(by), &body).await?;
+                    self.image.settle(&changes, |at| Source::Segment { by, at });
+                    self.written();
+                    SegmentRun::push(&mut segments, by);
+                }
+                NamedCut { time_ms, base: before.base, segments, changes: Changes::default() }
+            }
+            before => {
+                let (by, mut changes) = (self.bases.next(), self.image.to_changes());
+                let payload = self.inline.lay_out(&mut changes);
+                let before = before.map(|before| (before.base, before.segments));
+                let body = encode(DocumentKind::Base, &Base { time_ms, before, changes: changes.clone() }, &payload);
+                self.attempts.create(&name::base(by), &body).await?;
+                self.image.settle(&changes, |at| Source::Base { by, at });
+                self.base_ms = time_ms;
+                self.since = Changes::default();
+                self.written();
+                NamedCut { time_ms, base: by, segments: Vec::new(), changes: Changes::default() }
+            }
+        };
+        let payload = self.inline.lay_out(&mut self.since);
+        let named = NamedCut { changes: self.since.clone(), ..named };
+        let next = Head {
+            version: version + 1,
+            tenure,
+            owner,
+            machine,
+            time_ms: self.attempts.env().wall_ms(),
+            promise,
+            closed: false,
+            cut: Some(named),
+        };
+        let known = self.head.take().expect("the last replacement has ended");
+        match known.replace(&self.attempts, next, &payload).await? {
+            Replaced::Done(head) => {
+                self.progress.named(&head.head, &self.image);
+                self.head = Some(head);
+                Ok(())
+            }
+            Replaced::Taken(by) => Err(ArchiveError::Superseded {
+                machine: by.machine,
+                tenure: by.tenure,
+                kept: self.progress.archived_lsns(),
+            }),
+        }
+    }
+
+    fn needs_base(&self, before: &NamedCut, time_ms: u64) -> bool {
+        SegmentRun::count(&before.segments) >= self.options.segments_max
+            || Duration::from_millis(time_ms.saturating_sub(self.base_ms)) >= self.options.base_age
+    }
+
+    /// What came after the segment before is in a document of its own.
+    fn written(&mut self) {
+        self.inline.clear();
+        self.since_begun = None;
+    }
+}

@@ -1,0 +1,5 @@
+//! Archives of pools on disks in memory, in stores that misbehave.
+
+mod common;
+mod following;
+mod owners;
