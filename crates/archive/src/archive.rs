@@ -1,14 +1,15 @@
 //! An archive that a pool follows into.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
 use steadfast_flow::Env;
 use steadfast_log::Lsn;
 use steadfast_net::RemoteStore;
-use tokio::sync::watch;
+use steadfast_store::MoveGate;
+use tokio::sync::{oneshot, watch};
 
 use crate::attempts::Attempts;
 use crate::claim::{Claim, Claimed, may_start_early};
@@ -27,6 +28,8 @@ pub struct ArchiveStatus {
     pub to: String,
     /// What it is doing.
     pub state: ArchiveState,
+    /// Whether it has a complete copy, and follows.
+    pub following: bool,
     /// Age in seconds of the oldest change that the archive does not have; 0 without one.
     pub lag_seconds: f64,
     /// Bytes that have become durable since the state that the archive has.
@@ -106,23 +109,32 @@ impl Archive {
         let state = OwnState::load(keeper, env).await?;
         let archive = Self(Arc::new(Shared {
             attempts: Attempts::new(store.clone(), env),
-            following: Arc::new(Following::new(members, env)),
+            following: Arc::new(Following::new(members, options.sabotage, env)),
             progress: Arc::new(Progress::new()),
             stop: watch::Sender::new(false),
             env: env.clone(),
         }));
-        let wait = options.claim_wait;
-        let mut claiming = Claiming { archive: archive.clone(), state, options };
-        let claimed = env.timeout(wait, claiming.claim()).await.transpose()?;
-        if claimed.is_none() {
-            let failing = archive.0.attempts.failing().map(|(_, why)| why);
-            let failing = failing.unwrap_or_else(|| "it does not answer".to_owned());
-            may_start_early(&claiming.state, &store)
-                .map_err(|e| ArchiveError::Unreachable(format!("{e}: {failing}")))?;
-            tracing::warn!(archive = %store.describe(), %failing, "the archive cannot be reached: serving without it");
-        }
-        archive.clone().look(claiming.options.interval);
+        let early = may_start_early(&state, &store);
+        let (wait, interval) = (options.claim_wait, options.interval);
+        let claiming = Claiming { archive: archive.clone(), state, options };
+        let (claimed, known) = oneshot::channel();
+        // A claim is not cut off: it continues while the server serves.
         env.spawn_critical("archive", claiming.follow(claimed));
+        match env.timeout(wait, known).await {
+            Some(claimed) => {
+                claimed.unwrap_or_else(|_| Err(ArchiveError::Unreachable("it was given up".to_owned())))?
+            }
+            None => {
+                let failing = archive.0.attempts.failing().map(|(_, why)| why);
+                let failing = failing.unwrap_or_else(|| "it is slow".to_owned());
+                if let Err(why) = early {
+                    archive.0.stop.send_replace(true);
+                    return Err(ArchiveError::Unreachable(format!("{why}: {failing}")));
+                }
+                tracing::warn!(archive = %store.describe(), %failing, "serving before the archive is known");
+            }
+        }
+        archive.clone().look(interval);
         Ok(archive)
     }
 
@@ -149,6 +161,7 @@ impl Archive {
         ArchiveStatus {
             to: self.0.attempts.describe(),
             state: now.state,
+            following: now.state == ArchiveState::Following,
             lag_seconds: lag.age.as_secs_f64(),
             lag_bytes: lag.bytes,
             archived_ms: now.cut_ms,
@@ -173,12 +186,6 @@ impl Archive {
         self.0.progress.ended().await
     }
 
-    /// Waits until the archive has the records of a disk up to this one. It may take as long as the
-    /// store is away.
-    pub async fn archived(&self, disk: DiskId, lsn: Lsn) {
-        self.0.progress.archived(disk, lsn).await;
-    }
-
     /// Ships what is durable now, for at most `wait`, and ends. The disks are still open.
     pub async fn stop(&self, wait: Duration) {
         self.0.stop.send_replace(true);
@@ -189,6 +196,26 @@ impl Archive {
     }
 }
 
+/// The archive of a pool, for its moves of slots: it is set when the pool is open. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct ArchiveGate(Arc<OnceLock<Archive>>);
+
+impl ArchiveGate {
+    /// Sets the archive. Until then moves wait.
+    ///
+    /// # Panics
+    /// When it is set twice.
+    pub fn set(&self, archive: Archive) {
+        assert!(self.0.set(archive).is_ok(), "a pool has one archive");
+    }
+}
+
+impl MoveGate for ArchiveGate {
+    fn has(&self, disk: [u8; 16], lsn: Lsn) -> bool {
+        self.0.get().is_some_and(|archive| archive.0.progress.has(DiskId(disk), lsn))
+    }
+}
+
 impl Claiming {
     async fn claim(&mut self) -> Result<Claimed, ArchiveError> {
         let shared = &self.archive.0;
@@ -196,33 +223,44 @@ impl Claiming {
         claim.make(&mut self.state).await
     }
 
-    /// Claims the archive if that is not done, and ships.
-    async fn follow(mut self, claimed: Option<Claimed>) {
+    /// Claims the archive, and ships.
+    async fn follow(mut self, known: oneshot::Sender<Result<(), ArchiveError>>) {
         let shared = self.archive.0.clone();
         let mut stop = shared.stop.subscribe();
-        let claimed = match claimed {
-            Some(claimed) => Ok(claimed),
-            None => tokio::select! {
-                biased;
-                _ = stop.wait_for(|stop| *stop) => {
-                    shared.progress.stop();
-                    return;
-                }
-                claimed = self.claim() => claimed,
-            },
+        let claimed = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => {
+                shared.progress.stop();
+                return;
+            }
+            claimed = self.claim() => claimed,
         };
         let ended = match claimed {
             Ok(claimed) => {
                 let (attempts, following) = (shared.attempts.clone(), shared.following.clone());
-                let shipper = Shipper::new(claimed, attempts, following, self.options, shared.progress.clone());
+                let options = self.options.clone();
+                let shipper = Shipper::new(claimed, attempts, following, options, shared.progress.clone());
+                let _ = known.send(Ok(()));
                 shipper.run(shared.stop.subscribe()).await
             }
-            Err(e) => Err(e),
+            Err(e) => {
+                let _ = known.send(Err(e.clone()));
+                Err(e)
+            }
         };
         if let Err(error) = ended {
-            tracing::error!(%error, "the archive is not followed any more");
-            shared.progress.end(error);
+            self.end(error).await;
         }
         shared.progress.stop();
+    }
+
+    async fn end(&mut self, error: ArchiveError) {
+        tracing::error!(%error, "the archive is not followed any more");
+        if matches!(error, ArchiveError::Superseded { .. })
+            && let Err(e) = self.state.superseded().await
+        {
+            tracing::error!(error = %e, "the next start may not know that the archive has another owner");
+        }
+        self.archive.0.progress.end(error);
     }
 }

@@ -49,10 +49,10 @@ impl ArchivedPool {
         self.time_ms
     }
 
-    /// The disks of the pool at that time.
-    pub fn disks(&self) -> impl Iterator<Item = DiskId> {
+    /// The disks of the pool at that time, with their names.
+    pub fn disks(&self) -> impl Iterator<Item = (DiskId, &str)> {
         let there = self.loaded.image.disks.iter().filter(|(_, of)| of.about.left_ms.is_none());
-        there.map(|(disk, _)| *disk)
+        there.map(|(disk, of)| (*disk, of.about.name.as_str()))
     }
 
     /// Makes one of the disks. What `onto` held before is gone.

@@ -137,13 +137,23 @@ impl Attempts {
         listed
     }
 
-    /// Reads an object, or a range of it; `None` if it does not exist.
-    pub(crate) async fn read(&self, name: &str, range: Option<Range<u64>>, bytes_max: u64) -> Option<RemoteObject> {
+    /// Reads an object that must exist, or a range of it.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] if it does not exist, is shorter or longer, or is refused.
+    pub(crate) async fn read(
+        &self,
+        name: &str,
+        range: Option<Range<u64>>,
+        bytes_max: u64,
+    ) -> Result<RemoteObject, ArchiveError> {
         let mut pause = Pause::new();
         loop {
             match self.read_once(name, range.clone(), bytes_max).await {
-                Ok(object) => return Some(object),
-                Err(RemoteError::Missing) => return None,
+                Ok(object) => return Ok(object),
+                Err(e @ (RemoteError::Missing | RemoteError::Refused(_))) => {
+                    return Err(ArchiveError::broken(name, e));
+                }
                 Err(_) => pause.wait(&self.env).await,
             }
         }
@@ -160,13 +170,11 @@ impl Attempts {
                 Ok(_) => return Ok(()),
                 Err(RemoteError::Exists) => {
                     // An earlier attempt, of which no answer came, or a late one.
-                    let there = self.read(name, None, body.len() as u64 + 1).await;
-                    match there {
-                        Some(there) if there.body == *body => return Ok(()),
-                        Some(_) => return Err(ArchiveError::broken(name, "it exists with other content")),
-                        None => {}
+                    let there = self.read(name, None, body.len() as u64).await?;
+                    if there.body != *body {
+                        return Err(ArchiveError::broken(name, "it exists with other content"));
                     }
-                    pause.wait(&self.env).await;
+                    return Ok(());
                 }
                 Err(_) => pause.wait(&self.env).await,
             }

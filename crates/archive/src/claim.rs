@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use steadfast_flow::has_fault;
 use steadfast_net::{REMOTE_PAGE, RemoteError, RemoteStore};
 
 use crate::attempts::{Attempts, Pause};
@@ -86,6 +87,9 @@ impl Claim<'_> {
         }
         let (about, known) = match found {
             Found::Nothing => return Ok(None),
+            Found::Begun(about) if state.archive() == about.id && state.known().is_some() => {
+                return Err(ArchiveError::broken(HEAD, "it was removed").into());
+            }
             Found::Begun(about) => (about, None),
             Found::Head(about, known) => (about, Some(*known)),
         };
@@ -108,15 +112,17 @@ impl Claim<'_> {
             None => Loaded::default(),
         };
         let lacking = self.following.begin(&loaded.image);
-        if let Some(lacking) = lacking.filter(|_| self.options.sabotage != ArchiveSabotage::OlderDisks) {
+        if let Some(lacking) = lacking.filter(|_| !has_fault(self.options.sabotage, ArchiveSabotage::OlderDisks)) {
             return Err(ArchiveError::Older(lacking).into());
         }
-        let late = self.options.sabotage == ArchiveSabotage::OwnerAfterClaim;
+        let late = has_fault(self.options.sabotage, ArchiveSabotage::OwnerAfterClaim);
         let owner = if late { state.draw_unsaved() } else { state.draw(&about.id).await? };
         let Head { version, tenure, cut, .. } = known.head.clone();
-        let next = self.head(owner, version + 1, tenure + 1, cut);
+        let counted = version.checked_add(1).zip(tenure.checked_add(1));
+        let (version, tenure) = counted.ok_or_else(|| ArchiveError::broken(HEAD, "its version is impossible"))?;
+        let next = self.head(owner, version, tenure, cut);
         let payload = known.payload.clone();
-        if self.options.sabotage == ArchiveSabotage::NoClaim {
+        if has_fault(self.options.sabotage, ArchiveSabotage::NoClaim) {
             return Ok(Some(Claimed { head: known, loaded }));
         }
         match known.replace(self.attempts, next, &[payload]).await? {
@@ -131,12 +137,14 @@ impl Claim<'_> {
 
     /// Looks what is at the prefix.
     async fn find(&self) -> Result<Found, AttemptError> {
+        // In this order: the head is created later.
+        let head = KnownHeadObject::read_once(self.attempts).await?;
         let about = match self.attempts.read_once(ARCHIVE, None, ARCHIVE_BYTES_MAX).await {
             Ok(object) => Some(self.about(&object.body)?),
             Err(RemoteError::Missing) => None,
             Err(e) => return Err(e.into()),
         };
-        let head = KnownHeadObject::read_once(self.attempts).await?.transpose()?;
+        let head = head.transpose()?;
         match (about, head) {
             (Some(about), Some(head)) => Ok(Found::Head(about, Box::new(head))),
             (Some(about), None) => Ok(Found::Begun(about)),
@@ -216,7 +224,8 @@ impl Claim<'_> {
     }
 
     async fn own(&self, state: &mut OwnState, owner: Owner, head: &Head) -> Result<(), ArchiveError> {
-        let known = KnownHead { tenure: head.tenure, promise: head.promise, closed: head.closed };
+        let (tenure, promise, closed) = (head.tenure, head.promise, head.closed);
+        let known = KnownHead { tenure, promise, closed, superseded: false };
         state.claimed(owner, known).await
     }
 }
@@ -247,7 +256,7 @@ impl From<ArchiveError> for AttemptError {
 /// Why not.
 pub(crate) fn may_start_early(state: &OwnState, store: &Arc<dyn RemoteStore>) -> Result<(), String> {
     match state.known() {
-        Some(KnownHead { promise: Promise::Local, closed: false, .. }) => Ok(()),
+        Some(KnownHead { promise: Promise::Local, closed: false, superseded: false, .. }) => Ok(()),
         Some(_) => Err(format!(
             "the archive {} cannot be reached, and the pool may have another owner by now",
             store.describe()

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_disk::{BLOCK, Disk};
-use steadfast_log::format::{ExtentHeader, ExtentId, ExtentKind, Lineage, SUPERBLOCK_OFFSETS, Superblock};
+use steadfast_disk::Disk;
+use steadfast_log::format::{
+    EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Lineage, SUPERBLOCK_OFFSETS, Superblock,
+};
 
 use crate::attempts::Attempts;
 use crate::changes::{Part, Source};
@@ -49,8 +51,8 @@ impl<'a> PartReader<'a> {
             Source::Piece { from, by, at } => {
                 let (name, at) = (name::piece(of, from, by), u64::from(at));
                 let range = at..at + u64::from(part.len);
-                let object = self.attempts.read(&name, Some(range), u64::from(part.len)).await;
-                (name, object.map(|object| object.body))
+                let object = self.attempts.read(&name, Some(range), u64::from(part.len)).await?;
+                (name, Some(object.body))
             }
             Source::Segment { by, at } => {
                 let name = name::segment(by);
@@ -78,8 +80,7 @@ impl<'a> PartReader<'a> {
         if let Some(kept) = self.payloads.lock().get(name) {
             return Ok(kept.clone());
         }
-        let object = self.attempts.read(name, None, OBJECT_BYTES_MAX).await;
-        let object = object.ok_or_else(|| ArchiveError::broken(name, "it is missing"))?;
+        let object = self.attempts.read(name, None, OBJECT_BYTES_MAX).await?;
         let (_, payload) = document::decode::<T>(kind, &object.body).map_err(ArchiveError::document(name))?;
         let mut payloads = self.payloads.lock();
         if payloads.len() >= PAYLOADS_KEPT {
@@ -123,12 +124,11 @@ impl DiskWriter<'_> {
     /// Those of the store's content and of the disk.
     pub(crate) async fn write(&self) -> Result<(), RestoreError> {
         let superblock = self.image.about.superblock(self.id);
-        let zeros = Bytes::from_static(&[0; BLOCK]);
         let extents = self.image.extents.last_key_value().map_or(0, |(extent, _)| extent + 1);
         self.disk.reserve(superblock.extent_start(extents)).await?;
-        for offset in SUPERBLOCK_OFFSETS {
-            self.disk.write(offset, zeros.clone()).await?;
-        }
+        // With the superblocks goes what lies behind them: what an earlier use of the disk knew of
+        // its extents.
+        self.zero(0, 0, EXTENTS_START).await?;
         self.disk.flush().await?;
         for extent in 0..superblock.extents_in(self.disk.len()) {
             match self.image.extents.get(&extent) {
@@ -161,7 +161,7 @@ impl DiskWriter<'_> {
         Ok(())
     }
 
-    /// Writes the parts of a use, with zeros between them and one block behind.
+    /// Writes the parts of a use, with zeros between them and behind them.
     async fn used(&self, superblock: &Superblock, extent: u32, of: &UseImage) -> Result<(), RestoreError> {
         let id = UseId { disk: self.id, extent, epoch: of.epoch, opening: of.opening };
         let start = superblock.extent_start(extent);
@@ -175,8 +175,8 @@ impl DiskWriter<'_> {
             }
             at = u64::from(*from) + bytes.len() as u64;
         }
-        let end = (u64::from(of.durable.end()).max(at) + BLOCK as u64).min(superblock.extent_bytes);
-        self.zero(start, at, end).await
+        // What an earlier opening of the same pool left behind the tail must not count.
+        self.zero(start, at, superblock.extent_bytes).await
     }
 
     /// Writes zeros from `at` to `end`, counted from the start of an extent.

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 use steadfast_log::{ExtentCut, Log, LogCut};
 use steadfast_store::Store;
 use tokio::sync::watch;
 
 use crate::changes::{Counters, DiskAbout};
-use crate::image::{ExtentImage, Image};
+use crate::image::{DiskImage, ExtentImage, Image};
 use crate::name::DiskId;
+use crate::options::ArchiveSabotage;
 
 /// A disk of the pool.
 #[derive(Debug, Clone)]
@@ -29,6 +30,11 @@ pub struct PoolMember {
 pub trait Members: Send + Sync {
     /// All disks of the pool now, the missing ones among them.
     fn members(&self) -> Vec<PoolMember>;
+
+    /// The log of a disk that is present.
+    fn log(&self, disk: DiskId) -> Option<Log> {
+        self.members().into_iter().find(|member| member.id == disk)?.log
+    }
 }
 
 impl Members for Store {
@@ -64,6 +70,9 @@ pub(crate) struct PoolCut {
     since: Option<Duration>,
 }
 
+/// Time for which a disk that cannot be read is left out of cuts.
+const ASIDE: Duration = Duration::from_secs(60);
+
 /// How far the archive is behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Lag {
@@ -86,6 +95,8 @@ struct State {
     durable_bytes: u64,
     /// Those of them that the archive has, or that were recycled before it got them.
     archived_bytes: u64,
+    /// Disks that cannot be read, and until when they are left out of cuts.
+    aside: BTreeMap<DiskId, Duration>,
     /// When the first change of the cut that is being shipped was found.
     shipping_since: Option<Duration>,
 }
@@ -94,15 +105,16 @@ struct State {
 pub(crate) struct Following {
     members: Arc<dyn Members>,
     state: Mutex<State>,
-    /// The number of looks that found changes.
+    /// The number of looks after which there were changes.
     changed: watch::Sender<u64>,
     env: Env,
+    sabotage: ArchiveSabotage,
 }
 
 impl Following {
     /// Follows the logs from now on: the first look finds everything.
-    pub(crate) fn new(members: Arc<dyn Members>, env: &Env) -> Self {
-        Self { members, state: Mutex::default(), changed: watch::Sender::new(0), env: env.clone() }
+    pub(crate) fn new(members: Arc<dyn Members>, sabotage: ArchiveSabotage, env: &Env) -> Self {
+        Self { members, state: Mutex::default(), changed: watch::Sender::new(0), env: env.clone(), sabotage }
     }
 
     /// Begins with the image that the archive has. Returns why a disk lacks some of it, if one
@@ -117,6 +129,11 @@ impl Following {
             if let Some(lacking) = of.lacking(&cut) {
                 return Some(format!("{}: {lacking}", there.about.name));
             }
+        }
+        let in_pool =
+            |(disk, of): (&DiskId, &DiskImage)| of.about.left_ms.is_none() && state.next.members.contains(disk);
+        if !image.disks.is_empty() && !image.disks.iter().any(in_pool) {
+            return Some("none of the disks in the archive is a disk of this pool".to_owned());
         }
         let known = |disk: &DiskId, extent: u32, epoch: u64, opening: u64| match image
             .disks
@@ -140,6 +157,13 @@ impl Following {
             .filter_map(|member| Some((member, member.log.as_ref().filter(|log| log.is_followed())?)))
             .collect();
         let mut state = self.state.lock();
+        let mut logs = logs;
+        if has_fault(self.sabotage, ArchiveSabotage::TornCut) && !state.seen.is_empty() {
+            // One disk at each look but the first.
+            let one = usize::try_from(*self.changed.borrow()).unwrap_or(0) % logs.len().max(1);
+            self.changed.send_modify(|n| *n += 1);
+            logs = logs.into_iter().skip(one).take(1).collect();
+        }
         let all: Vec<&Log> = logs.iter().map(|(_, log)| *log).collect();
         let cuts = Log::durable_cut(&all).expect("logs that are followed give cuts");
         state.next.time_ms = self.env.wall_ms();
@@ -150,6 +174,8 @@ impl Following {
         state.next.members = members.iter().map(|member| member.id).collect();
         if any {
             state.next.since.get_or_insert(self.env.now());
+        }
+        if state.next.since.is_some() {
             self.changed.send_modify(|n| *n += 1);
         }
     }
@@ -164,19 +190,41 @@ impl Following {
 
     /// Whether the last look found changes that no cut has.
     pub(crate) fn has_changes(&self) -> bool {
-        self.state.lock().next.since.is_some()
+        let (state, now) = (self.state.lock(), self.env.now());
+        state.next.since.is_some()
+            && state
+                .next
+                .disks
+                .iter()
+                .any(|(disk, of)| !of.extents.is_empty() && state.aside.get(disk).is_none_or(|until| *until <= now))
+    }
+
+    /// Leaves a disk out of cuts for a while, because it cannot be read. The archive keeps what it
+    /// has of the disk.
+    pub(crate) fn set_aside(&self, disk: DiskId) {
+        self.state.lock().aside.insert(disk, self.env.now() + ASIDE);
     }
 
     /// The log of a disk that is present.
     pub(crate) fn log(&self, disk: DiskId) -> Option<Log> {
-        self.members.members().into_iter().find(|member| member.id == disk)?.log
+        self.members.log(disk)
     }
 
     /// Takes the cut of the last look.
     pub(crate) fn take(&self) -> PoolCut {
-        let mut state = self.state.lock();
-        state.shipping_since = state.next.since;
-        PoolCut { bytes: state.durable_bytes, ..std::mem::take(&mut state.next) }
+        let (mut state, now) = (self.state.lock(), self.env.now());
+        let state = &mut *state;
+        state.aside.retain(|_, until| *until > now);
+        let mut cut = PoolCut { bytes: state.durable_bytes, ..std::mem::take(&mut state.next) };
+        state.shipping_since = cut.since;
+        for disk in state.aside.keys() {
+            if let Some(of) = cut.disks.remove(disk) {
+                state.next.disks.insert(*disk, of);
+                (state.next.since, cut.bytes) = (cut.since, state.archived_bytes);
+            }
+        }
+        state.next.members.clone_from(&cut.members);
+        cut
     }
 
     /// Gives a cut back that was given up. What was found since is newer.
@@ -203,7 +251,7 @@ impl Following {
     /// The archive has this cut.
     pub(crate) fn archived(&self, cut: &PoolCut) {
         let mut state = self.state.lock();
-        state.archived_bytes = cut.bytes;
+        state.archived_bytes = cut.bytes.max(state.archived_bytes);
         state.shipping_since = None;
     }
 

@@ -11,6 +11,7 @@ use crate::error::ArchiveError;
 use crate::following::Following;
 use crate::image::{ExtentImage, Image, UseImage, pairs};
 use crate::name::UseId;
+use crate::options::ArchiveOptions;
 use crate::transfer::{Copied, Numbers, ToCopy, Uploads};
 
 /// Gathers the bytes of one use after the other.
@@ -84,8 +85,8 @@ impl Gather {
         &mut self,
         following: &Following,
         image: &Image,
-        attempts: &Attempts,
-        numbers: &mut Numbers,
+        (attempts, numbers): (&Attempts, &mut Numbers),
+        options: &ArchiveOptions,
     ) -> Result<(), ArchiveError> {
         let Some(id) = self.scattered.first().copied() else { return Ok(()) };
         let known = image.find(id).filter(|of| is_scattered(of));
@@ -110,7 +111,7 @@ impl Gather {
             return Ok(());
         };
         let copy = ToCopy { id, reader, missing: Ranges::of(next.clone()) };
-        let mut uploads = Uploads::new(attempts, numbers, &mut self.copied, 1);
+        let mut uploads = Uploads::new(attempts, numbers, &mut self.copied, options);
         let taken = uploads.take_piece(copy).await;
         uploads.finish().await?;
         // What the segments have of it may still be whole.

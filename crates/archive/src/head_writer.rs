@@ -88,9 +88,10 @@ impl KnownHeadObject {
                     if there.head.version >= next.version {
                         return Ok(Replaced::Taken(there.head));
                     }
-                    if there.body == self.body {
-                        over = there.tag;
+                    if there.body != self.body {
+                        return Err(ArchiveError::broken(HEAD, "it was put back to an earlier state"));
                     }
+                    over = there.tag;
                 }
                 Ok(None) => return Err(ArchiveError::broken(HEAD, "it was removed")),
                 Err(_) => {}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use steadfast_log::format::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use steadfast_log::{ExtentCut, LogCut, Ranges};
 
 use crate::changes::{Changes, Counters, DiskAbout, DiskChange, ExtentChange, Part, Source, UseChange, UseKind};
@@ -55,10 +56,9 @@ impl UseImage {
             }
             durable.insert(*begin..*end);
         }
-        if !self.durable.without(&durable).is_empty() {
-            return Err(wrong("durable bytes that are gone"));
-        }
-        (self.sealed, self.durable) = (change.sealed, durable);
+        self.sealed |= change.sealed;
+        // What was durable stays so: damage to the disk takes nothing from the archive.
+        self.durable.extend(&durable);
         if change.whole {
             self.parts.clear();
         }
@@ -148,6 +148,10 @@ pub struct DiskImage {
 
 impl DiskImage {
     fn apply(&mut self, change: &DiskChange) -> Result<(), ImageError> {
+        let extent_bytes = change.about.extent_bytes;
+        if !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent_bytes) {
+            return Err(ImageError(format!("extents of {extent_bytes} bytes")));
+        }
         (self.about, self.counters) = (change.about.clone(), change.counters);
         for (extent, change) in &change.extents {
             let of = match change {
@@ -160,6 +164,9 @@ impl DiskImage {
                     };
                     let mut of = known.unwrap_or_else(|| UseImage::new(change));
                     of.apply(change).map_err(|e| ImageError(format!("extent {extent}: {}", e.0)))?;
+                    if u64::from(of.durable.end()) > extent_bytes || *extent == u32::MAX {
+                        return Err(ImageError(format!("extent {extent} ends behind its end")));
+                    }
                     ExtentImage::Used(of)
                 }
             };
@@ -171,8 +178,8 @@ impl DiskImage {
     /// Why a log with this content, its first cut, does not have all that the image has; `None` if
     /// it does.
     pub(crate) fn lacking(&self, cut: &LogCut) -> Option<String> {
-        let Counters { next_epoch, last_lsn, .. } = self.counters;
-        if cut.next_epoch < next_epoch || cut.last_lsn < last_lsn {
+        let Counters { last_lsn, .. } = self.counters;
+        if cut.last_lsn < last_lsn {
             return Some(format!("its log ends at LSN {}, and the archive has it up to {last_lsn}", cut.last_lsn));
         }
         for (extent, of) in &self.extents {
@@ -181,8 +188,11 @@ impl DiskImage {
                 // It was recycled since, or damage took it from the disk.
                 Some(ExtentCut::Free { epoch }) => *epoch >= of.epoch,
                 Some(ExtentCut::Lost { .. }) => true,
+                // The header is damaged, and with it the opening.
+                Some(ExtentCut::InUse(there)) if there.epoch == of.epoch && there.opening == 0 => true,
+                // Damage may have taken the ends of one that was sealed.
                 Some(ExtentCut::InUse(there)) if there.epoch == of.epoch => {
-                    there.opening == of.opening && of.durable.without(&there.durable).is_empty()
+                    there.opening == of.opening && (of.sealed || of.durable.without(&there.durable).is_empty())
                 }
                 Some(ExtentCut::InUse(there)) => there.epoch > of.epoch,
                 None => false,

@@ -32,12 +32,12 @@ mod progress;
 mod shipper;
 mod transfer;
 
-pub use archive::{Archive, ArchiveParts, ArchiveStatus};
+pub use archive::{Archive, ArchiveGate, ArchiveParts, ArchiveStatus};
 pub use archived_pool::ArchivedPool;
 pub use disk_writer::RestoreError;
 pub use error::ArchiveError;
 pub use following::{Members, PoolMember};
 pub use name::DiskId;
-pub use options::{ArchiveOptions, ArchiveSabotage, PIECE_BYTES};
+pub use options::{ArchiveOptions, ArchiveSabotage};
 pub use own_state::StateKeeper;
 pub use progress::ArchiveState;

@@ -23,8 +23,6 @@ const READS: usize = 8;
 pub(crate) struct Loaded {
     pub(crate) image: Image,
     pub(crate) inline: Inline,
-    /// When the base was taken, in milliseconds since the Unix epoch.
-    pub(crate) base_ms: u64,
 }
 
 impl Loaded {
@@ -55,13 +53,12 @@ impl Loaded {
         let mut changes = cut.changes.clone();
         let inline = Inline::take(&mut changes, payload).map_err(ArchiveError::image(HEAD))?;
         image.apply(&changes).map_err(ArchiveError::image(HEAD))?;
-        Ok(Self { image, inline, base_ms: base.time_ms })
+        Ok(Self { image, inline })
     }
 }
 
 async fn document<T: DeserializeOwned>(attempts: &Attempts, kind: DocumentKind, name: &str) -> Result<T, ArchiveError> {
-    let object = attempts.read(name, None, DOCUMENT_BYTES_MAX).await;
-    let object = object.ok_or_else(|| ArchiveError::broken(name, "it is missing"))?;
+    let object = attempts.read(name, None, DOCUMENT_BYTES_MAX).await?;
     let (value, _) = decode(kind, &object.body).map_err(ArchiveError::document(name))?;
     Ok(value)
 }

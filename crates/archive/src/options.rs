@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct ArchiveOptions {
     /// Time between two looks at the logs: the archive is at most this and one upload behind.
     pub interval: Duration,
-    /// Most uploads at a time. Each has up to [`PIECE_BYTES`] in memory.
+    /// Most uploads at a time. Each has up to [`ArchiveOptions::piece_bytes`] in memory.
     pub uploads_max: usize,
     /// Time that a start waits for the store before it serves without a claim.
     pub claim_wait: Duration,
@@ -17,6 +17,11 @@ pub struct ArchiveOptions {
     pub pool: String,
     /// Most bytes of log within a head.
     pub inline_bytes_max: usize,
+    /// Most bytes of a piece, about: it ends with a whole structure of the log.
+    pub piece_bytes: u64,
+    /// Most bytes of the log that go into a segment; more go into pieces. A start reads all
+    /// segments since the base.
+    pub segment_bytes_max: u64,
     /// Age at which what is within a head goes into a segment.
     pub segment_age: Duration,
     /// Segments after which there is a new base.
@@ -28,15 +33,6 @@ pub struct ArchiveOptions {
     pub sabotage: ArchiveSabotage,
 }
 
-/// Most bytes of a piece, about: it ends with a whole structure of the log.
-pub const PIECE_BYTES: u64 = 7 << 20;
-
-/// Most bytes of one range that go into a segment; more go into pieces.
-pub(crate) const RANGE_BYTES_MAX: u64 = 1 << 20;
-
-/// Most bytes of all ranges that go into a segment.
-pub(crate) const SEGMENT_BYTES_MAX: u64 = 8 << 20;
-
 /// Deliberate bugs, to test the simulator.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,10 +42,6 @@ pub enum ArchiveSabotage {
     None,
     /// The head names pieces that are not yet answered.
     UnansweredPieces,
-    /// The head is replaced whatever its entity tag.
-    AnyTag,
-    /// A replacement without an answer counts as failed.
-    AnswerMissing,
     /// The disks are looked at one after the other.
     TornCut,
     /// An extent that was recycled is left out of the cut.
@@ -73,6 +65,8 @@ impl Default for ArchiveOptions {
             machine: String::new(),
             pool: String::new(),
             inline_bytes_max: 64 << 10,
+            piece_bytes: 7 << 20,
+            segment_bytes_max: 1 << 20,
             segment_age: Duration::from_secs(60),
             segments_max: 1024,
             base_age: Duration::from_secs(3600),

@@ -39,6 +39,8 @@ pub struct KnownHead {
     pub promise: Promise,
     /// Whether it was the last one of its owner.
     pub closed: bool,
+    /// Whether another process is known to own the archive since.
+    pub superseded: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -110,6 +112,15 @@ impl OwnState {
     pub(crate) async fn claimed(&mut self, owner: Owner, known: KnownHead) -> Result<(), ArchiveError> {
         self.numbers.owners = vec![hex::encode(owner.0)];
         self.numbers.known = Some(known);
+        self.save().await
+    }
+
+    /// Another process is known to own the archive.
+    pub(crate) async fn superseded(&mut self) -> Result<(), ArchiveError> {
+        if let Some(known) = &mut self.numbers.known {
+            known.superseded = true;
+        }
+        self.numbers.owners.clear();
         self.save().await
     }
 

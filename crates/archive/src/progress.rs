@@ -45,7 +45,7 @@ struct Known {
 pub(crate) struct Progress {
     state: Mutex<Known>,
     /// The last record of each disk that a head has.
-    archived: watch::Sender<BTreeMap<DiskId, Lsn>>,
+    archived: Mutex<BTreeMap<DiskId, Lsn>>,
     /// Why it ended.
     ended: watch::Sender<Option<ArchiveError>>,
     /// Whether the last task has ended.
@@ -79,7 +79,7 @@ impl Progress {
         };
         Self {
             state: Mutex::new(state),
-            archived: watch::Sender::default(),
+            archived: Mutex::default(),
             ended: watch::Sender::new(None),
             stopped: watch::Sender::new(false),
         }
@@ -117,8 +117,7 @@ impl Progress {
         (state.version, state.tenure) = (head.version, head.tenure);
         state.cut_ms = head.cut.as_ref().map(|cut| cut.time_ms);
         drop(state);
-        let lsns = image.disks.iter().map(|(disk, of)| (*disk, of.counters.last_lsn)).collect();
-        self.archived.send_replace(lsns);
+        *self.archived.lock() = image.disks.iter().map(|(disk, of)| (*disk, of.counters.last_lsn)).collect();
     }
 
     /// A cut was given up.
@@ -168,18 +167,14 @@ impl Progress {
         }
     }
 
-    /// Waits until a head has a record of a disk.
-    pub(crate) async fn archived(&self, disk: DiskId, lsn: Lsn) {
-        let mut archived = self.archived.subscribe();
-        let has = |lsns: &BTreeMap<DiskId, Lsn>| lsns.get(&disk).is_some_and(|last| *last >= lsn);
-        if archived.wait_for(has).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    /// Whether a head has a record of a disk.
+    pub(crate) fn has(&self, disk: DiskId, lsn: Lsn) -> bool {
+        self.archived.lock().get(&disk).is_some_and(|last| *last >= lsn)
     }
 
     /// The last record of each disk that the archive has, for operators.
     pub(crate) fn archived_lsns(&self) -> String {
-        let lsns = self.archived.borrow();
+        let lsns = self.archived.lock();
         let one = |(disk, lsn): (&DiskId, &Lsn)| format!("disk {disk} up to LSN {lsn}");
         lsns.iter().map(one).collect::<Vec<_>>().join(", ")
     }

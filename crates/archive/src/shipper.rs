@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_flow::has_fault;
 use steadfast_log::{ExtentCut, Ranges, UseCut};
 use tokio::sync::watch;
 
@@ -17,10 +18,10 @@ use crate::following::{Following, PoolCut};
 use crate::gather::Gather;
 use crate::head::{Base, Head, NamedCut, Segment, SegmentRun};
 use crate::head_writer::{KnownHeadObject, Replaced};
-use crate::image::{ExtentImage, Image, pairs};
+use crate::image::{ExtentImage, Image, UseImage, pairs};
 use crate::inline::Inline;
 use crate::name::{self, DiskId, UseId};
-use crate::options::{ArchiveOptions, ArchiveSabotage, RANGE_BYTES_MAX, SEGMENT_BYTES_MAX};
+use crate::options::{ArchiveOptions, ArchiveSabotage};
 use crate::progress::Progress;
 use crate::transfer::{Copied, Numbers, ToCopy, TransferError, Uploads};
 
@@ -43,7 +44,8 @@ pub(crate) struct Shipper {
     inline: Inline,
     /// When its first change was shipped.
     since_begun: Option<Duration>,
-    base_ms: u64,
+    /// When the base was written or read.
+    base_at: Duration,
     numbers: Numbers,
     /// Numbers of segments and bases are their own, so that those of segments follow each other.
     segments: Numbers,
@@ -73,8 +75,10 @@ impl Shipper {
         let since = head.head.cut.as_ref().map(|cut| cut.changes.clone()).unwrap_or_default();
         let gather = Gather::new(&loaded.image);
         let begun = (!since.disks.is_empty()).then(|| attempts.env().now());
+        let base_at = attempts.env().now();
         progress.owned(&head.head, &loaded.image);
         Self {
+            base_at,
             attempts,
             following,
             options,
@@ -84,7 +88,6 @@ impl Shipper {
             since,
             inline: loaded.inline,
             since_begun: begun,
-            base_ms: loaded.base_ms,
             numbers: Numbers::new(tenure),
             segments: Numbers::new(tenure),
             bases: Numbers::new(tenure),
@@ -108,7 +111,9 @@ impl Shipper {
                 return Ok(());
             }
             if self.gather.has_work() {
-                self.gather.step(&self.following, &self.image, &self.attempts, &mut self.numbers).await?;
+                self.gather
+                    .step(&self.following, &self.image, (&self.attempts, &mut self.numbers), &self.options)
+                    .await?;
                 continue;
             }
             tokio::select! {
@@ -128,7 +133,10 @@ impl Shipper {
                 Ok(())
             }
             Err(TransferError::Archive(e)) => Err(e),
-            Err(TransferError::Recycled) => {
+            Err(e) => {
+                if let TransferError::Unreadable(disk) = e {
+                    self.following.set_aside(disk);
+                }
                 self.progress.given_up();
                 self.following.give_back(cut);
                 self.attempts.env().sleep(GIVEN_UP_PAUSE).await;
@@ -143,7 +151,10 @@ impl Shipper {
         let mut inline = Inline::default();
         let mut copied = self.copy(jobs, &mut inline).await?;
         for (id, of, new) in copied.drain(..) {
-            let mut parts = self.ahead.get(&id).map(|ahead| ahead.parts.clone()).unwrap_or_default();
+            let ahead = self.ahead.remove(&self.ahead_of(id)).unwrap_or_default();
+            self.progress.damaged(&ahead.damaged);
+            self.progress.damaged(&new.damaged);
+            let mut parts = ahead.parts;
             parts.extend(new.parts);
             let change = UseChange {
                 epoch: id.epoch,
@@ -178,15 +189,24 @@ impl Shipper {
                 match state {
                     ExtentCut::Free { epoch } => _ = extents.insert(*extent, ExtentChange::Free { epoch: *epoch }),
                     // What the archive has of it is whole.
-                    ExtentCut::Lost { epoch } if self.has_epoch(*disk, *extent, *epoch) => {}
+                    ExtentCut::Lost { epoch } if self.has_of(*disk, *extent, *epoch) => {}
                     ExtentCut::Lost { epoch } => _ = extents.insert(*extent, ExtentChange::Lost { epoch: *epoch }),
                     ExtentCut::InUse(state) => {
-                        let id = UseId { disk: *disk, extent: *extent, epoch: state.epoch, opening: state.opening };
+                        let known = self.known(*disk, *extent, state);
+                        if known.is_some_and(|known| known.sealed) {
+                            // It is complete, whatever damage finds.
+                            continue;
+                        }
+                        let opening = known.map_or(state.opening, |known| known.opening);
+                        let id = UseId { disk: *disk, extent: *extent, epoch: state.epoch, opening };
                         let missing = self.missing(id, state);
                         let copy = if missing.is_empty() {
                             None
                         } else {
                             let reader = of.log.read_use(*extent, state.epoch).await;
+                            if reader.is_none() && has_fault(self.options.sabotage, ArchiveSabotage::RecycledLeftOut) {
+                                continue;
+                            }
                             let reader = reader.ok_or(TransferError::Recycled)?;
                             Some(ToCopy { id, reader, missing })
                         };
@@ -208,9 +228,23 @@ impl Shipper {
         Ok((changes, jobs))
     }
 
-    fn has_epoch(&self, disk: DiskId, extent: u32, epoch: u64) -> bool {
-        let of = self.image.disks.get(&disk).and_then(|of| of.extents.get(&extent));
-        matches!(of, Some(ExtentImage::Used(of)) if of.epoch == epoch)
+    fn used(&self, disk: DiskId, extent: u32) -> Option<&UseImage> {
+        match self.image.disks.get(&disk)?.extents.get(&extent)? {
+            ExtentImage::Used(of) => Some(of),
+            _ => None,
+        }
+    }
+
+    /// Whether the image has the use of an extent whose data is gone from the disk. Epoch 0 is
+    /// unknown.
+    fn has_of(&self, disk: DiskId, extent: u32, epoch: u64) -> bool {
+        self.used(disk, extent).is_some_and(|of| epoch == 0 || of.epoch >= epoch)
+    }
+
+    /// The same use in the image. Opening 0 is unknown: the header is damaged.
+    fn known(&self, disk: DiskId, extent: u32, of: &UseCut) -> Option<&UseImage> {
+        let known = self.used(disk, extent)?;
+        (known.epoch == of.epoch && (of.opening == 0 || known.opening == of.opening)).then_some(known)
     }
 
     /// The durable ranges of a use that are not in the store.
@@ -219,10 +253,17 @@ impl Shipper {
             Some(known) => of.durable.without(&known.durable),
             None => of.durable.clone(),
         };
-        match self.ahead.get(&id) {
+        match self.ahead.get(&self.ahead_of(id)) {
             Some(ahead) => missing.without(&ahead.ranges),
             None => missing,
         }
+    }
+
+    /// Under which use the copied pieces are: of the same one, unless a bug ignores the epoch.
+    fn ahead_of(&self, id: UseId) -> UseId {
+        let place = |of: &UseId| (of.disk, of.extent);
+        let any = || self.ahead.keys().copied().find(|of| place(of) == place(&id)).unwrap_or(id);
+        if has_fault(self.options.sabotage, ArchiveSabotage::AnyEpoch) { any() } else { id }
     }
 
     /// Copies what is missing: small ranges into documents, large ones into pieces.
@@ -243,9 +284,10 @@ impl Shipper {
             };
             let is_commit = UseKind::of(job.of.kind) == UseKind::Commit;
             // One that is shipped whole need not be shipped again.
-            let whole = job.of.sealed && self.image.find(job.id).is_none() && missing > RANGE_BYTES_MAX / 16;
-            let is_small = fits_head || (is_commit && !whole && missing <= RANGE_BYTES_MAX);
-            if is_small && small_bytes + missing <= SEGMENT_BYTES_MAX {
+            let whole =
+                job.of.sealed && self.image.find(job.id).is_none() && missing > self.options.segment_bytes_max / 16;
+            let is_small = fits_head || (is_commit && !whole);
+            if is_small && small_bytes + missing <= self.options.segment_bytes_max {
                 small_bytes += missing;
                 small.push((copy, job));
             } else {
@@ -253,12 +295,10 @@ impl Shipper {
             }
         }
         for (copy, job) in small {
-            let copied = copy.into_inline(inline).await?;
-            self.progress.damaged(&copied.damaged);
+            let copied = copy.into_inline(self.options.piece_bytes, inline).await?;
             done.push((job.id, job.of, copied));
         }
-        let mut uploads = Uploads::new(&self.attempts, &mut self.numbers, &mut self.ahead, self.options.uploads_max);
-        uploads.unanswered = self.options.sabotage == ArchiveSabotage::UnansweredPieces;
+        let mut uploads = Uploads::new(&self.attempts, &mut self.numbers, &mut self.ahead, &self.options);
         let mut taken = Ok(());
         for (copy, job) in large {
             if taken.is_ok() {
@@ -266,11 +306,11 @@ impl Shipper {
             }
             done.push((job.id, job.of, Copied::default()));
         }
-        if !uploads.unanswered {
-            // What is answered serves the next cut.
-            uploads.finish().await?;
+        // What is answered serves the next cut.
+        uploads.finish().await?;
+        if !has_fault(self.options.sabotage, ArchiveSabotage::RecycledLeftOut) {
+            taken?;
         }
-        taken?;
         Ok(done)
     }
 
@@ -281,7 +321,7 @@ impl Shipper {
         let time_ms = cut.time_ms.max(before.as_ref().map_or(0, |cut| cut.time_ms));
         let segments_age = self.since_begun.map_or(Duration::ZERO, |begun| self.attempts.env().now() - begun);
         let named = match before {
-            Some(before) if !self.needs_base(&before, time_ms) => {
+            Some(before) if !self.needs_base(&before) => {
                 let mut segments = before.segments;
                 let payload = self.inline.lay_out(&mut self.since);
                 let len = encode(DocumentKind::Head, &self.since, &payload).len();
@@ -303,7 +343,7 @@ impl Shipper {
                 let body = encode(DocumentKind::Base, &Base { time_ms, before, changes: changes.clone() }, &payload);
                 self.attempts.create(&name::base(by), &body).await?;
                 self.image.settle(&changes, |at| Source::Base { by, at });
-                self.base_ms = time_ms;
+                self.base_at = self.attempts.env().now();
                 self.since = Changes::default();
                 self.written();
                 NamedCut { time_ms, base: by, segments: Vec::new(), changes: Changes::default() }
@@ -336,9 +376,9 @@ impl Shipper {
         }
     }
 
-    fn needs_base(&self, before: &NamedCut, time_ms: u64) -> bool {
+    fn needs_base(&self, before: &NamedCut) -> bool {
         SegmentRun::count(&before.segments) >= self.options.segments_max
-            || Duration::from_millis(time_ms.saturating_sub(self.base_ms)) >= self.options.base_age
+            || self.attempts.env().now().saturating_sub(self.base_at) >= self.options.base_age
     }
 
     /// What came after the segment before is in a document of its own.

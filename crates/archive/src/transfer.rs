@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
+use steadfast_flow::has_fault;
 use steadfast_log::{LogError, Ranges, UseReader};
 
 use crate::attempts::Attempts;
@@ -14,14 +15,16 @@ use crate::changes::{Part, Source};
 use crate::document::checksum;
 use crate::error::ArchiveError;
 use crate::inline::Inline;
-use crate::name::{self, Numbered, UseId};
-use crate::options::PIECE_BYTES;
+use crate::name::{self, DiskId, Numbered, UseId};
+use crate::options::{ArchiveOptions, ArchiveSabotage};
 
 /// Why bytes did not get into the store.
 #[derive(Debug)]
 pub(crate) enum TransferError {
     /// The extent was recycled.
     Recycled,
+    /// The disk cannot be read.
+    Unreadable(DiskId),
     /// The archive cannot be used any more.
     Archive(ArchiveError),
 }
@@ -32,10 +35,15 @@ impl From<ArchiveError> for TransferError {
     }
 }
 
-impl From<LogError> for TransferError {
-    fn from(e: LogError) -> Self {
-        assert!(matches!(e, LogError::Moved), "a read for the archive has one error: {e}");
-        Self::Recycled
+impl TransferError {
+    fn of(disk: DiskId, e: LogError) -> Self {
+        match e {
+            LogError::Moved => Self::Recycled,
+            e => {
+                tracing::warn!(error = %e, "a disk cannot be read for the archive");
+                Self::Unreadable(disk)
+            }
+        }
     }
 }
 
@@ -79,8 +87,8 @@ pub(crate) struct ToCopy {
 }
 
 /// Reads a part of `range` of a use, up to about `most` bytes.
-async fn read(reader: &mut UseReader, range: Range<u32>, most: u64) -> Result<Read, LogError> {
-    let part = reader.read(range.clone(), most).await?;
+async fn read(id: UseId, reader: &mut UseReader, range: Range<u32>, most: u64) -> Result<Read, TransferError> {
+    let part = reader.read(range.clone(), most).await.map_err(|e| TransferError::of(id.disk, e))?;
     assert!(part.end > range.start && part.end <= range.end, "a read makes progress within its range");
     let mut runs: Vec<(u32, Vec<Bytes>, u32)> = Vec::new();
     for (at, bytes) in part.pieces {
@@ -107,12 +115,12 @@ fn joined(bytes: Vec<Bytes>) -> Bytes {
 
 impl ToCopy {
     /// Reads all that is missing into documents.
-    pub(crate) async fn into_inline(mut self, inline: &mut Inline) -> Result<Copied, TransferError> {
+    pub(crate) async fn into_inline(mut self, most: u64, inline: &mut Inline) -> Result<Copied, TransferError> {
         let mut copied = Copied::default();
         for range in self.missing.iter() {
             let mut at = range.start;
             while at < range.end {
-                let read = read(&mut self.reader, at..range.end, PIECE_BYTES).await?;
+                let read = read(self.id, &mut self.reader, at..range.end, most).await?;
                 at = read.range.end;
                 let mut one = Copied { ranges: Ranges::of(read.range), damaged: read.damaged, parts: Vec::new() };
                 for run in read.runs {
@@ -160,11 +168,12 @@ pub(crate) struct Uploads<'a> {
     attempts: &'a Attempts,
     numbers: &'a mut Numbers,
     most: usize,
+    piece_bytes: u64,
     running: FuturesUnordered<BoxFuture<'a, Ended>>,
     /// What was answered, by use. It serves later cuts too.
-    pub(crate) answered: &'a mut BTreeMap<UseId, Copied>,
+    answered: &'a mut BTreeMap<UseId, Copied>,
     /// Whether uploads count before they are answered, which is a bug.
-    pub(crate) unanswered: bool,
+    unanswered: bool,
 }
 
 impl<'a> Uploads<'a> {
@@ -172,10 +181,12 @@ impl<'a> Uploads<'a> {
         attempts: &'a Attempts,
         numbers: &'a mut Numbers,
         answered: &'a mut BTreeMap<UseId, Copied>,
-        most: usize,
+        options: &ArchiveOptions,
     ) -> Self {
-        assert!(most > 0, "an upload at a time");
-        Self { attempts, numbers, most, running: FuturesUnordered::new(), answered, unanswered: false }
+        assert!(options.uploads_max > 0, "an upload at a time");
+        let (most, piece_bytes) = (options.uploads_max, options.piece_bytes);
+        let unanswered = has_fault(options.sabotage, ArchiveSabotage::UnansweredPieces);
+        Self { attempts, numbers, most, piece_bytes, running: FuturesUnordered::new(), answered, unanswered }
     }
 
     /// Reads all that is missing of a use, and uploads it.
@@ -189,7 +200,7 @@ impl<'a> Uploads<'a> {
                 while self.running.len() >= self.most {
                     self.next().await?;
                 }
-                let read = read(&mut source.reader, at..range.end, PIECE_BYTES).await?;
+                let read = read(source.id, &mut source.reader, at..range.end, self.piece_bytes).await?;
                 at = read.range.end;
                 self.upload(source.id, read);
             }
@@ -200,10 +211,10 @@ impl<'a> Uploads<'a> {
     /// Reads the first piece that is missing of a use, and uploads it.
     ///
     /// # Errors
-    /// When the extent was recycled.
-    pub(crate) async fn take_piece(&mut self, mut source: ToCopy) -> Result<(), LogError> {
+    /// [`TransferError`]
+    pub(crate) async fn take_piece(&mut self, mut source: ToCopy) -> Result<(), TransferError> {
         let Some(range) = source.missing.iter().next().cloned() else { return Ok(()) };
-        let read = read(&mut source.reader, range, PIECE_BYTES).await?;
+        let read = read(source.id, &mut source.reader, range, self.piece_bytes).await?;
         self.upload(source.id, read);
         Ok(())
     }
@@ -213,6 +224,9 @@ impl<'a> Uploads<'a> {
     /// # Errors
     /// [`ArchiveError::Broken`]
     pub(crate) async fn finish(mut self) -> Result<(), ArchiveError> {
+        if self.unanswered {
+            return Ok(());
+        }
         while !self.running.is_empty() {
             self.next().await?;
         }

@@ -82,7 +82,8 @@ impl UseReader {
     /// `most` bytes are reached.
     ///
     /// # Errors
-    /// [`LogError::Moved`] if the extent has been recycled meanwhile.
+    /// [`LogError::Moved`] if the extent has been recycled meanwhile; [`LogError::Read`] if the disk
+    /// cannot be read at all.
     pub async fn read(&mut self, range: Range<u32>, most: u64) -> Result<UsePart, LogError> {
         assert!(u64::from(range.start).is_multiple_of(BLOCK_BYTES), "a part begins at a block, not at {}", range.start);
         assert!(most > 0, "a read makes progress");
@@ -95,10 +96,10 @@ impl UseReader {
             at = match self.place(at, to) {
                 UsePlace::Header => {
                     let header = HeaderOf { id: self.id, exact: true };
-                    self.take(&mut part, at, BLOCK_BYTES, &header, |_| true).await
+                    self.take(&mut part, at, BLOCK_BYTES, &header, |_| true).await?
                 }
-                UsePlace::Frames(end) => self.frame(&mut part, at, end).await,
-                UsePlace::Footer => self.footer(&mut part, at).await,
+                UsePlace::Frames(end) => self.frame(&mut part, at, end).await?,
+                UsePlace::Footer => self.footer(&mut part, at).await?,
                 UsePlace::Trailer => {
                     let info = self.info;
                     // An interrupted start may have sealed the extent twice.
@@ -106,7 +107,7 @@ impl UseReader {
                         info.footer == Some((t.footer_offset, t.footer_len)) && u64::from(t.data_end) == info.data_end
                     };
                     let trailer = TrailerOf { id: self.id, extent_bytes: self.extent_bytes() };
-                    self.take(&mut part, at, BLOCK_BYTES, &trailer, accept).await
+                    self.take(&mut part, at, BLOCK_BYTES, &trailer, accept).await?
                 }
                 UsePlace::Gap(end) => end,
             };
@@ -144,16 +145,27 @@ impl UseReader {
     }
 
     /// The structure at `at`, from the first copy of the disk that has it.
+    ///
+    /// # Errors
+    /// [`LogError::Read`] if the disk cannot be read at all.
     async fn whole<S: Structure>(
         &mut self,
         at: u64,
         structure: &S,
         accept: impl Fn(&S::Value) -> bool,
-    ) -> Option<Whole<S::Value>> {
-        match read(&mut self.window, at, structure).await {
+    ) -> Result<Option<Whole<S::Value>>, LogError> {
+        let found = match read(&mut self.window, at, structure).await {
             Ok(whole) if accept(&whole.value) => Some(whole),
             _ => self.shared.copies.rescue(self.start + at, structure, accept).await,
+        };
+        if found.is_none() {
+            // A bad sector is damage. A disk that is gone may come back, with everything on it.
+            let gone = self.shared.disk.read(0, BLOCK).await.err();
+            gone.map_or(Ok(()), |e| {
+                Err(LogError::Read { extent: self.info.extent, offset: at, cause: e.to_string() })
+            })?;
         }
+        Ok(found)
     }
 
     /// Takes a structure of `len` bytes. Returns where it ends.
@@ -164,29 +176,29 @@ impl UseReader {
         len: u64,
         structure: &S,
         accept: impl Fn(&S::Value) -> bool,
-    ) -> u64 {
-        match self.whole(at, structure, accept).await {
+    ) -> Result<u64, LogError> {
+        match self.whole(at, structure, accept).await? {
             Some(whole) => part.push(at, whole.bytes),
             None => part.damaged.insert(at as u32..(at + len) as u32),
         }
-        at + len
+        Ok(at + len)
     }
 
     /// Takes the frame at `at`. Returns where the next one begins, at most `end`.
-    async fn frame(&mut self, part: &mut UsePart, at: u64, end: u64) -> u64 {
+    async fn frame(&mut self, part: &mut UsePart, at: u64, end: u64) -> Result<u64, LogError> {
         let kind = if self.info.kind == ExtentKind::Body { FrameKind::Chunk } else { FrameKind::Commit };
         let place = FrameAt { id: self.id, at, end: self.extent_bytes(), kind };
-        if let Some(whole) = self.whole(at, &place, |_| true).await {
+        if let Some(whole) = self.whole(at, &place, |_| true).await? {
             let next = at + whole.bytes.len() as u64;
             part.push(at, whole.bytes);
-            return next;
+            return Ok(next);
         }
         let next = self.next_frame(at + BLOCK_BYTES, end).await;
         let missing = match (self.info.kind, self.info.state, self.info.footer) {
             // It was open at a power cut: what is not whole may never have been written whole.
             (ExtentKind::Body, ExtentState::Sealed, None) => false,
             (ExtentKind::Body, ExtentState::Sealed, Some(_)) => {
-                self.load_chunks().await;
+                self.load_chunks().await?;
                 // Without the footer nothing is known of the chunks.
                 self.chunks.as_ref().is_none_or(|chunks| chunks.range(at..next).next().is_some())
             }
@@ -195,22 +207,23 @@ impl UseReader {
         if missing {
             part.damaged.insert(at as u32..next as u32);
         }
-        next
+        Ok(next)
     }
 
     /// Finds where the frames of a sealed body extent begin.
-    async fn load_chunks(&mut self) {
-        let Some((mut at, len)) = self.info.footer.filter(|_| self.chunks.is_none()) else { return };
+    async fn load_chunks(&mut self) -> Result<(), LogError> {
+        let Some((mut at, len)) = self.info.footer.filter(|_| self.chunks.is_none()) else { return Ok(()) };
         let (end, mut index, mut chunks) = (u64::from(at) + u64::from(len), 0, BTreeSet::new());
         while u64::from(at) < end {
             let place = FooterAt { id: self.id, at: at.into(), index, end };
-            let Some(block) = self.whole(at.into(), &place, |_| true).await else { return };
-            let Ok(decoded) = FooterBlock::decode(&block.bytes, &self.id, at, index) else { return };
+            let Some(block) = self.whole(at.into(), &place, |_| true).await? else { return Ok(()) };
+            let Ok(decoded) = FooterBlock::decode(&block.bytes, &self.id, at, index) else { return Ok(()) };
             let starts = decoded.entries().filter_map(|entry| Some(u64::from(entry.ok()?.offset).max(1) - 1));
             chunks.extend(starts.map(|before| before / BLOCK_BYTES * BLOCK_BYTES));
             (at, index) = (at + block.bytes.len() as u32, index + 1);
         }
         self.chunks = Some(chunks);
+        Ok(())
     }
 
     /// Offset of the next frame from `at` on; `end` if there is none before it.
@@ -231,23 +244,23 @@ impl UseReader {
     }
 
     /// Takes the block of the footer at `at`. Returns where the next one begins.
-    async fn footer(&mut self, part: &mut UsePart, at: u64) -> u64 {
+    async fn footer(&mut self, part: &mut UsePart, at: u64) -> Result<u64, LogError> {
         let (begin, len) = self.info.footer.unwrap_or_default();
         let end = u64::from(begin) + u64::from(len);
         let (mut block_at, mut index) =
             self.footer_at.take().filter(|(known, _)| *known <= at).unwrap_or((begin.into(), 0));
         loop {
             let place = FooterAt { id: self.id, at: block_at, index, end };
-            let Some(whole) = self.whole(block_at, &place, |_| true).await else {
+            let Some(whole) = self.whole(block_at, &place, |_| true).await? else {
                 // What follows cannot be found.
                 part.damaged.insert(at as u32..end as u32);
-                return end;
+                return Ok(end);
             };
             let next = block_at + whole.bytes.len() as u64;
             self.footer_at = Some((next, index + 1));
             if block_at >= at {
                 part.push(block_at, whole.bytes);
-                return next;
+                return Ok(next);
             }
             (block_at, index) = (next, index + 1);
         }

@@ -90,6 +90,11 @@ impl DataDir {
         &self.path
     }
 
+    /// Path of the owner numbers of the archive.
+    pub fn archive(&self) -> PathBuf {
+        self.path.join("archive")
+    }
+
     /// Path of the index. It may be deleted while no server runs; the next start rebuilds it.
     pub fn index(&self) -> PathBuf {
         self.path.join("index")

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast_disk::Disk;
 use steadfast_log::{LogOptions, RecoveryReport};
 
-use crate::{EvictorSlot, Mirrored};
+use crate::{EvictorSlot, Mirrored, MoveGate};
 
 /// Settings of a store.
 #[derive(Debug, Clone)]
@@ -70,6 +70,8 @@ pub struct StoreOptions {
     /// Whether disks of the pool were put back to an earlier state: every channel gets another
     /// epoch, because offsets of lost publications are given out again.
     pub put_back: bool,
+    /// What moves of slots wait for, if anything.
+    pub move_gate: Option<Arc<dyn MoveGate>>,
     /// A deliberate bug, to test the simulator.
     #[doc(hidden)]
     pub sabotage: StoreSabotage,
@@ -96,6 +98,8 @@ pub enum StoreSabotage {
     EventsTrimmed,
     /// Channels keep their epochs when the pool was put back to an earlier state.
     EpochsKept,
+    /// A slot's home changes before the archive has its copy.
+    UnarchivedMove,
     /// Any index of the pool is used, whatever its history and age.
     AnyIndex,
     /// A record is skipped when the index cannot be read.
@@ -131,6 +135,7 @@ impl Default for StoreOptions {
             evictor: EvictorSlot::default(),
             serve_doubtful: false,
             put_back: false,
+            move_gate: None,
             sabotage: StoreSabotage::None,
         }
     }

@@ -165,23 +165,29 @@ impl Pool {
     }
 
     /// A pool restored from what the archive has now, which is copied first.
-    pub async fn restored(&self) -> Result<(Store, u64), String> {
+    pub async fn restored(&self) -> Result<Store, String> {
+        self.restored_onto((0..self.mem.len()).map(|_| Arc::new(MemDisk::growable(DISK_BYTES))).collect()).await
+    }
+
+    /// The same onto disks that hold what this pool has now, which is newer.
+    pub async fn restored_onto_used(&self) -> Result<Store, String> {
+        self.restored_onto(self.copy().mem).await
+    }
+
+    async fn restored_onto(&self, mem: Vec<Arc<MemDisk>>) -> Result<Store, String> {
         let now = MemoryStore::new(&Env::tokio(), well());
         self.remote.objects().into_iter().for_each(|(name, body)| now.force(&name, Some(body)));
-        restored(now).await
+        let archived = ArchivedPool::read(Arc::new(now), &Env::tokio()).await.map_err(|e| e.to_string())?;
+        let mut count = 0;
+        for (id, name) in archived.disks() {
+            let disk = mem.iter().enumerate().find(|(i, _)| name == format!("d{i}")).expect("a disk of this name").1;
+            let any: Arc<dyn Disk> = disk.clone();
+            archived.restore(id, &any).await.map_err(|e| e.to_string())?;
+            count += 1;
+        }
+        assert_eq!(count, mem.len(), "all disks");
+        Ok(open(&mem).await)
     }
-}
-
-pub async fn restored(remote: MemoryStore) -> Result<(Store, u64), String> {
-    let archived = ArchivedPool::read(Arc::new(remote), &Env::tokio()).await.map_err(|e| e.to_string())?;
-    let mut mem = Vec::new();
-    for id in archived.disks() {
-        let disk = Arc::new(MemDisk::growable(DISK_BYTES));
-        let any: Arc<dyn Disk> = disk.clone();
-        archived.restore(id, &any).await.map_err(|e| e.to_string())?;
-        mem.push(disk);
-    }
-    Ok((open(&mem).await, archived.time_ms()))
 }
 
 async fn open(mem: &[Arc<MemDisk>]) -> Store {

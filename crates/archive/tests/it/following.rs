@@ -35,7 +35,11 @@ async fn follows(disks: usize, seed: u64) {
                 floor = client.states.len() - 1;
             }
             if archive.status().state == ArchiveState::Following {
-                let (restored, _) = pool.restored().await.expect("restored");
+                let restored = match n % 100 {
+                    49 => pool.restored().await,
+                    _ => pool.restored_onto_used().await,
+                };
+                let restored = restored.expect("restored");
                 let found = client.find(&content(&restored, client.keys).await);
                 let found = found.unwrap_or_else(|| panic!("seed {seed}: a state that never existed"));
                 assert!(found >= floor, "seed {seed}: state {found} is restored, {floor} was archived");
@@ -44,7 +48,7 @@ async fn follows(disks: usize, seed: u64) {
         }
         archive.stop(Duration::from_secs(20)).await;
         let last = client.states.len() - 1;
-        let (restored, _) = pool.restored().await.expect("restored");
+        let restored = pool.restored().await.expect("restored");
         assert_eq!(client.find(&content(&restored, client.keys).await), Some(last), "seed {seed}: the end of a life");
         let status = archive.status();
         assert!(status.failures > 0 && status.cuts > 0 && status.damaged_bytes == 0, "{status:?}");
@@ -97,12 +101,12 @@ async fn a_store_that_is_away_costs_lag_only() {
     }
     let status = archive.status();
     assert!(status.lag_seconds > 0.0 && status.lag_bytes > 1 << 20 && status.failing.is_some(), "{status:?}");
-    let (restored, _) = pool.restored().await.expect("restored");
+    let restored = pool.restored().await.expect("restored");
     let found = client.find(&content(&restored, client.keys).await).expect("a state that existed");
     assert!(found >= before);
     is_away.store(false, std::sync::atomic::Ordering::Relaxed);
     caught_up(&archive).await;
-    let (restored, _) = pool.restored().await.expect("restored");
+    let restored = pool.restored().await.expect("restored");
     let found = client.find(&content(&restored, client.keys).await);
     assert_eq!(found, Some(client.states.len() - 1));
 }
@@ -147,7 +151,7 @@ async fn changed_objects_are_refused() {
         for other in [None, Some(changed.into()), Some(body.slice(..body.len() - 1))] {
             pool.remote.force(name, other);
             match pool.restored().await {
-                Ok((restored, _)) => {
+                Ok(restored) => {
                     // It is garbage, or of an earlier point.
                     let found = client.find(&content(&restored, client.keys).await);
                     assert_eq!(found, Some(client.states.len() - 1), "{name}");

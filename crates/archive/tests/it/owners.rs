@@ -29,7 +29,7 @@ async fn a_process_that_lost_the_archive_learns_of_it() {
     let ended = env.timeout(Duration::from_secs(10), archive.ended()).await.expect("it learns");
     assert!(matches!(ended, ArchiveError::Superseded { tenure: 2, .. }), "{ended}");
     client.states.truncate(client.states.len() - 1);
-    let (restored, _) = pool.restored().await.expect("restored");
+    let restored = pool.restored().await.expect("restored");
     assert_eq!(client.find(&content(&restored, 10).await), Some(client.states.len() - 1));
     // Nor does it return as the owner.
     store.close().await.expect("closed");

@@ -82,6 +82,8 @@ fn tag(body: &Bytes) -> EntityTag {
 #[derive(Clone)]
 pub struct MemoryStore {
     objects: Arc<Mutex<Objects>>,
+    /// Requests on their way.
+    late: Arc<Mutex<BTreeMap<u64, Write>>>,
     fates: Fates,
     env: Env,
 }
@@ -95,7 +97,17 @@ impl fmt::Debug for MemoryStore {
 impl MemoryStore {
     /// An empty store.
     pub fn new(env: &Env, fates: Fates) -> Self {
-        Self { objects: Arc::default(), fates, env: env.clone() }
+        Self { objects: Arc::default(), late: Arc::default(), fates, env: env.clone() }
+    }
+
+    /// The same objects in another environment. Requests that were late in the old one arrive in
+    /// this one, after up to a second.
+    #[must_use]
+    pub fn in_env(&self, env: &Env, fates: Fates) -> Self {
+        let store = Self { fates, env: env.clone(), ..self.clone() };
+        let late: Vec<u64> = store.late.lock().keys().copied().collect();
+        late.into_iter().for_each(|number| store.arrive(number, Duration::from_millis(env.random_u64() % 1000)));
+        store
     }
 
     /// The same objects, with other fates of requests.
@@ -144,10 +156,24 @@ impl MemoryStore {
     }
 
     fn later(&self, after: Duration, write: Write) {
-        let (objects, env) = (self.objects.clone(), self.env.clone());
+        let number = {
+            let mut late = self.late.lock();
+            let number = late.last_key_value().map_or(0, |(number, _)| number + 1);
+            late.insert(number, write);
+            number
+        };
+        self.arrive(number, after);
+    }
+
+    /// Lets a late request arrive.
+    fn arrive(&self, number: u64, after: Duration) {
+        let (objects, late, env) = (self.objects.clone(), self.late.clone(), self.env.clone());
         self.env.spawn("late request", async move {
             env.sleep(after).await;
-            let _ = write.to(&mut objects.lock());
+            let write = late.lock().remove(&number);
+            if let Some(write) = write {
+                let _ = write.to(&mut objects.lock());
+            }
         });
     }
 
@@ -189,7 +215,10 @@ impl RemoteStore for MemoryStore {
             let body = self.objects.lock().get(name).cloned().ok_or(RemoteError::Missing)?;
             let (size, tag) = (body.len() as u64, tag(&body));
             let range = range.unwrap_or(0..size);
-            let body = body.slice(range.start.min(size) as usize..range.end.min(size) as usize);
+            if range.end > size || range.start > range.end {
+                return Err(RemoteError::Refused(format!("{name} has only {size} bytes")));
+            }
+            let body = body.slice(range.start as usize..range.end as usize);
             if body.len() as u64 > bytes_max {
                 return Err(RemoteError::Refused(format!("{name} has {size} bytes, at most {bytes_max} are read")));
             }

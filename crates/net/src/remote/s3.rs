@@ -162,6 +162,12 @@ impl S3Store {
         let Some(body) = body else {
             return Err(RemoteError::Refused(format!("{name} has more than {bytes_max} bytes")));
         };
+        if range
+            .as_ref()
+            .is_some_and(|range| sent.start == range.start && sent.end < range.end && sent.end == meta.size)
+        {
+            return Err(RemoteError::Refused(format!("{name} has only {} bytes", meta.size)));
+        }
         let whole = range.is_none_or(|range| range == sent) && body.len() as u64 == sent.end - sent.start;
         if !whole {
             return Err(RemoteError::Unknown(format!("{} bytes came of {name}, of {sent:?}", body.len())));

@@ -36,8 +36,12 @@ pub const EXIT_FAILED: u8 = 1;
 /// The command found a problem: damage, a failing simulation, a server that is not ready.
 pub const EXIT_FOUND: u8 = 3;
 
+/// Another process owns the archive of the pool: this server must not start again by itself.
+pub const EXIT_SUPERSEDED: u8 = 4;
+
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed (standard error has the reason); 2 wrong command line; \
-3 done, and a problem was found (damage, a failing simulation, a server that is not ready).";
+3 done, and a problem was found (damage, a failing simulation, a server that is not ready, an archive of another pool); \
+4 another server owns the archive.";
 
 #[derive(Parser)]
 #[command(name = "steadfast", version, about = "S3 objects and Centrifugo channels that survive a power cut: one server, one append-only log on each of its disks.",
@@ -93,6 +97,8 @@ pub enum Failure {
     Failed(String),
     /// The command printed its result and found a problem.
     Found,
+    /// The exit code, and the reason as a message.
+    Ended(u8, String),
 }
 
 impl<E: std::fmt::Display> From<E> for Failure {
@@ -145,6 +151,10 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(Failure::Found) => ExitCode::from(EXIT_FOUND),
+        Err(Failure::Ended(code, why)) => {
+            eprintln!("steadfast: {why}");
+            ExitCode::from(code)
+        }
         Err(Failure::Failed(why)) => {
             eprintln!("steadfast: {why}");
             ExitCode::from(EXIT_FAILED)

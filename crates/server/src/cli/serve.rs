@@ -2,8 +2,9 @@
 
 use clap::Args;
 
-use super::{DataArgs, Failure};
+use super::{DataArgs, EXIT_FOUND, EXIT_SUPERSEDED, Failure};
 use crate::output;
+use crate::serve::ServeError;
 
 /// Arguments of `serve`.
 #[derive(Args, Debug)]
@@ -79,5 +80,9 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         return Ok(());
     }
     output::init(config.output.format, &config.output.level)?;
-    crate::serve::run(config).map_err(Failure::Failed)
+    crate::serve::run(config).map_err(|e| match e {
+        ServeError::Failed(why) => Failure::Failed(why),
+        ServeError::Refused(why) => Failure::Ended(EXIT_FOUND, why),
+        ServeError::Superseded(why) => Failure::Ended(EXIT_SUPERSEDED, why),
+    })
 }

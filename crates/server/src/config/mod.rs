@@ -5,6 +5,7 @@
 //! the reference in `docs/operations.md` come from that list.
 
 pub(crate) mod added_disks;
+mod archive;
 mod block;
 mod buckets;
 mod cluster;
@@ -270,6 +271,7 @@ impl Config {
             }
             known.push(path);
         }
+        self.archive.check(self.data.zone_size.is_some()).map_err(ConfigError::new)?;
         self.edge.check().map_err(ConfigError::new)?;
         self.cluster.check().map_err(ConfigError::new)?;
         self.check_node().map_err(ConfigError::new)?;

@@ -168,6 +168,33 @@ sections! {
         export_rate: Size = Size::mib(64), in 0..=1_099_511_627_776;
     }
 
+    /// The archive: the log of the pool follows into a bucket or a directory, in the background. A
+    /// write is answered when the pool's own disks have it, and never waits for the archive.
+    archive: ArchiveSection {
+        /// Where it is: s3://BUCKET/PREFIX or file:///DIRECTORY. Each pool needs a prefix of its
+        /// own. `steadfast probe` checks whether a store is fit. Empty: no archive.
+        to: Option<String> = None;
+        /// URL of the S3 endpoint. Empty: that of AWS in the region.
+        endpoint: Option<String> = None;
+        /// Region of the endpoint. Empty: AWS_REGION, or us-east-1.
+        region: Option<String> = None;
+        /// Access key. Empty: AWS_ACCESS_KEY_ID and the other AWS_ variables of the environment.
+        access_key: Option<String> = None;
+        /// Secret key.
+        secret_key: Secret = Secret::default();
+        /// A file with the secret key, instead of `secret_key`.
+        secret_key_file: Option<PathBuf> = None;
+        /// Time between two looks at the log. The archive is at most this and one upload behind.
+        interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;
+        /// Maximum number of uploads at a time. Each has up to 8 MiB in memory.
+        uploads: usize = 4, in 1..=64;
+        /// Age of the oldest change that the archive lacks, above which the server warns.
+        lag_warning: Duration = Duration::from_secs(60), in 1_000_000..=31_536_000_000_000;
+        /// Time that a start waits for the store before it serves without it. The first start with
+        /// an archive does not serve without it.
+        start_wait: Duration = Duration::from_secs(10), in 100_000..=3_600_000_000;
+    }
+
     /// The S3 port.
     s3: S3Section {
         /// Address to listen on. Port 0: a free port, printed at the start. Empty: 127.0.0.1:9000,

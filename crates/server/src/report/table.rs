@@ -21,6 +21,7 @@ pub fn table(status: &Value) -> String {
     table.compaction(status);
     table.scrub(status);
     table.commits(status);
+    table.archive(status);
     table.live(status);
     table.webhooks(status);
     table.edge(status);
@@ -47,6 +48,27 @@ struct Table(String);
 impl Table {
     fn line(&mut self, name: &str, value: String) {
         let _ = writeln!(self.0, "{name:<12} {value}");
+    }
+
+    /// How far the archive is.
+    fn archive(&mut self, status: &Value) {
+        let archive = &status["archive"];
+        if archive.is_null() {
+            return;
+        }
+        let seconds = |key: &str| duration(archive[key].as_f64().unwrap_or_default() as u64);
+        let behind =
+            format!("{} and {} behind", seconds("lag_seconds"), human_size(number(archive, "/lag_bytes").unwrap_or(0)));
+        let state = match archive["state"].as_str().unwrap_or("?") {
+            "claiming" => "waiting for the store".to_owned(),
+            "copying" => format!("the first copy is being made, {behind}: NOTHING CAN BE RESTORED YET"),
+            "following" => behind,
+            state => format!("{}: {}", state.to_uppercase(), text(archive, "/error")),
+        };
+        self.line("archive", format!("{}: {state}", text(archive, "/to")));
+        if let Some(why) = archive["failing"].as_str() {
+            self.line("", format!("requests have failed for {}: {why}", seconds("failing_seconds")));
+        }
     }
 
     /// The version, and whether the server is ready.

@@ -3,12 +3,15 @@
 use futures::future::OptionFuture;
 use steadfast_cluster::OwnName;
 
+use super::ServeError;
+use super::archive::PoolArchive;
 use super::signals::Signals;
 
-/// The signals, and the name of a node of a cluster.
+/// The signals, the name of a node of a cluster, and the archive that another process may take.
 pub(super) struct Ending<'a> {
     pub(super) signals: &'a mut Signals,
     own_name: Option<OwnName>,
+    archive: Option<&'a PoolArchive>,
 }
 
 impl<'a> Ending<'a> {
@@ -16,23 +19,29 @@ impl<'a> Ending<'a> {
     ///
     /// # Errors
     /// Another process has this node's name, as a message.
-    pub(super) async fn new(signals: &'a mut Signals, own_name: Option<OwnName>) -> Result<Self, String> {
+    pub(super) async fn new(
+        signals: &'a mut Signals,
+        own_name: Option<OwnName>,
+        archive: Option<&'a PoolArchive>,
+    ) -> Result<Self, String> {
         if let Some(own_name) = &own_name {
             own_name.check().await?;
         }
-        Ok(Self { signals, own_name })
+        Ok(Self { signals, own_name, archive })
     }
 
     /// Waits for the first of them. Returns the name of the signal.
     ///
     /// # Errors
-    /// Another process has this node's name, as a message.
-    pub(super) async fn next(&mut self) -> Result<&'static str, String> {
+    /// Another process has this node's name, or the archive.
+    pub(super) async fn next(&mut self) -> Result<&'static str, ServeError> {
         let taken = OptionFuture::from(self.own_name.as_ref().map(OwnName::taken));
+        let superseded = OptionFuture::from(self.archive.map(PoolArchive::superseded));
         tokio::select! {
             biased;
             signal = self.signals.next() => Ok(signal),
-            Some(why) = taken => Err(why),
+            Some(why) = taken => Err(ServeError::Failed(why)),
+            Some(superseded) = superseded => Err(superseded),
         }
     }
 }

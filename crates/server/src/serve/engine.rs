@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde_json::{Value, json};
+use steadfast_archive::ArchiveGate;
 use steadfast_flow::Env;
 use steadfast_log::check::Damage;
 use steadfast_log::{CompactionOptions, LogOptions, LogState, ScrubOptions, ScrubRequest, ScrubStatus};
-use steadfast_store::{IndexKind, PoolDisk, Store, StoreOptions};
+use steadfast_store::{IndexKind, MoveGate, PoolDisk, Store, StoreOptions};
 
 use super::many;
 use crate::config::Config;
@@ -35,10 +36,11 @@ impl Engine {
     ///
     /// # Errors
     /// What is wrong and what to do.
-    pub async fn open(config: &Config, data: &DataDir, env: &Env) -> Result<Self, String> {
+    pub async fn open(config: &Config, data: &DataDir, gate: Option<ArchiveGate>, env: &Env) -> Result<Self, String> {
+        let options = store_options(config, gate)?;
         if config.is_many() {
             let begun = env.now();
-            let (disks, store, report) = many::open(config, data, env, store_options(config)?).await?;
+            let (disks, store, report) = many::open(config, data, env, options).await?;
             tracing::info!(
                 took_ms = env.now().saturating_sub(begun).as_millis(),
                 disks = report.disks.len(),
@@ -65,7 +67,7 @@ impl Engine {
         let begun = env.now();
         let index = IndexKind::Lsm(data.index());
         let given = PoolDisk { name: set.name(), disk: Ok(disks.top().clone()), hint: false };
-        let opened = Store::open_pool(vec![given], index, env.clone(), store_options(config)?).await;
+        let opened = Store::open_pool(vec![given], index, env.clone(), options).await;
         let (store, report) = match opened {
             Ok(opened) => opened,
             Err(e) => {
@@ -297,7 +299,7 @@ fn percent(value: usize) -> u32 {
     value.min(100) as u32
 }
 
-fn store_options(config: &Config) -> Result<StoreOptions, String> {
+fn store_options(config: &Config, gate: Option<ArchiveGate>) -> Result<StoreOptions, String> {
     let mirrored = match config.live.listen {
         Some(_) => Mirrors::of(&config.live_options().map_err(|e| e.to_string())?, &config.cluster.name).mirrored(),
         None => Vec::new(),
@@ -305,6 +307,7 @@ fn store_options(config: &Config) -> Result<StoreOptions, String> {
     let log = LogOptions {
         pending_bytes_max: config.log.write_budget.0,
         async_window: config.log.async_window,
+        followed: gate.is_some(),
         gather: config.log.gather,
         prefill_ahead_bytes: config.log.prefill_ahead.0,
         body_writes_max: config.log.body_writes,
@@ -340,6 +343,7 @@ fn store_options(config: &Config) -> Result<StoreOptions, String> {
         move_bytes_s: config.store.move_rate.0,
         serve_doubtful: config.data.serve_doubtful,
         put_back: config.data.restored,
+        move_gate: gate.map(|gate| Arc::new(gate) as Arc<dyn MoveGate>),
         ..StoreOptions::default()
     })
 }

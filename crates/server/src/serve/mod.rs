@@ -1,5 +1,6 @@
 //! `serve`: starts a server from its configuration, runs it and stops it.
 
+mod archive;
 mod cluster;
 mod commands;
 mod declared;
@@ -45,6 +46,7 @@ use crate::datadir::DataDir;
 use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
 use crate::seal_key;
+use archive::{ArchivePlan, PoolArchive};
 use cluster::{ClusterNode, ClusterPort};
 use commands::ServerCommands;
 use ending::Ending;
@@ -69,11 +71,28 @@ const FORWARDER_DEADLINE: Duration = Duration::from_secs(5);
 /// Time that busy threads may delay the exit of the process.
 const THREADS_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Why a server ended otherwise than by a signal. The texts are for operators.
+#[derive(Debug)]
+pub enum ServeError {
+    /// It could not start, or not stop cleanly.
+    Failed(String),
+    /// The archive is of another pool, or newer than the disks.
+    Refused(String),
+    /// Another process owns the archive.
+    Superseded(String),
+}
+
+impl From<String> for ServeError {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// Why the server could not start or stop cleanly, as a message.
-pub fn run(config: Config) -> Result<(), String> {
+pub fn run(config: Config) -> Result<(), ServeError> {
     let threads = match config.server.threads {
         0 => std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get),
         threads => threads,
@@ -194,7 +213,7 @@ async fn serve(
     data: &DataDir,
     secrets: Option<Secrets>,
     compute: Env,
-) -> Result<(), String> {
+) -> Result<(), ServeError> {
     let env = critical_env();
     let mut signals = Signals::new()?;
     let CheckedConfig { live: live_options, tls, plan, warnings } = checked;
@@ -219,15 +238,29 @@ async fn serve(
     let (stop_admin, admin_stopped) = watch::channel(false);
     let admin_ended = start(&env, admin_port, admin, admin_stopped, Duration::from_secs(1));
 
+    let archive_plan = ArchivePlan::new(config, &env)?;
     let engine = match &secrets {
         None => {
             Engine::refuse_pool(config, data)?;
             None
         }
-        Some(_) => match open_engine(config, data, &env, &mut signals).await? {
+        Some(_) => match open_engine(config, data, archive_plan.as_ref(), &env, &mut signals).await? {
             Some(engine) => Some(engine),
             None => return Ok(()),
         },
+    };
+    let archive = match engine.as_ref().zip(archive_plan) {
+        Some((engine, plan)) => match start_archive(plan, config, data, engine, &env, &mut signals).await {
+            Ok(Some(archive)) => {
+                archive.watch(&env, &state);
+                Some(archive)
+            }
+            ended => {
+                let _ = engine.close(config.server.stop_deadline, &env).await;
+                return ended.map(drop);
+            }
+        },
+        None => None,
     };
     let devices = open_devices(config, engine.as_ref(), cluster_port.as_ref(), &env).await?;
     let block = devices.addresses().iter().map(|device| format!(" block:{device}")).collect::<String>();
@@ -250,7 +283,7 @@ async fn serve(
     };
     let starts = Starts { connect, ready };
     let served = async {
-        let ending = Ending::new(&mut signals, own_name).await?;
+        let ending = Ending::new(&mut signals, own_name, archive.as_ref()).await?;
         serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, ending, starts).await
     };
     let served = served.await;
@@ -258,10 +291,14 @@ async fn serve(
     let _ = stop_rest.send(true);
     let _ = block_ended.await;
     let _ = OptionFuture::from(links_ended).await;
+    if let Some(archive) = &archive {
+        archive.stop(config.server.stop_deadline).await;
+    }
     let closed = close_engine(engine.as_ref(), config, &env).await;
     let _ = stop_admin.send(true);
     let _ = admin_ended.await;
-    served.and(closed)?;
+    served?;
+    closed?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -291,13 +328,15 @@ async fn close_engine(engine: Option<&Engine>, config: &Config, env: &Env) -> Re
 async fn open_engine(
     config: &Config,
     data: &DataDir,
+    archive: Option<&ArchivePlan>,
     env: &Env,
     signals: &mut Signals,
 ) -> Result<Option<Engine>, String> {
+    let gate = archive.map(ArchivePlan::gate);
     let opened = tokio::select! {
         biased;
         name = signals.next() => Err(name),
-        opened = Engine::open(config, data, env) => Ok(opened),
+        opened = Engine::open(config, data, gate, env) => Ok(opened),
     };
     match opened {
         Ok(engine) => engine.map(Some),
@@ -306,6 +345,25 @@ async fn open_engine(
             tracing::info!(signal = name, "stopped before the pool was open");
             Ok(None)
         }
+    }
+}
+
+/// Starts the archive of an open pool; `None` if a signal arrives first.
+async fn start_archive(
+    plan: ArchivePlan,
+    config: &Config,
+    data: &DataDir,
+    engine: &Engine,
+    env: &Env,
+    signals: &mut Signals,
+) -> Result<Option<PoolArchive>, ServeError> {
+    tokio::select! {
+        biased;
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopped before the archive was known");
+            Ok(None)
+        }
+        started = plan.start(config, data, engine, env) => started.map(Some),
     }
 }
 
@@ -371,7 +429,7 @@ async fn serve_ports(
     control: Option<ControlSocket>,
     mut ending: Ending<'_>,
     starts: Starts<impl FnOnce(), impl FnOnce()>,
-) -> Result<(), String> {
+) -> Result<(), ServeError> {
     let edge = match &pool {
         Some(pool) => s3::open_edge(config, pool.engine.store(), env).await?,
         None => None,
@@ -408,7 +466,9 @@ async fn serve_ports(
         Ok(signal) => {
             tracing::info!(signal, "stopping: accepted requests are completed; a second signal stops at once");
         }
-        Err(why) => tracing::error!("stopping: {why}"),
+        Err(ServeError::Failed(why) | ServeError::Refused(why) | ServeError::Superseded(why)) => {
+            tracing::error!("stopping: {why}")
+        }
     }
     state.stopping();
     let _ = stop.send(true);

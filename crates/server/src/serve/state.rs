@@ -10,6 +10,7 @@ use steadfast_cluster::{Channels, Links};
 use steadfast_flow::Env;
 use steadfast_live::Node;
 
+use super::archive::PoolArchive;
 use super::pool::Pool;
 use crate::admin::Source;
 use crate::admin::metrics::{process_cpu, process_memory};
@@ -47,6 +48,7 @@ pub struct State {
     phase: RwLock<Phase>,
     block: OnceLock<Vec<Arc<Device>>>,
     cluster: OnceLock<NodeParts>,
+    archive: OnceLock<PoolArchive>,
 }
 
 /// The parts of a node of a cluster.
@@ -76,8 +78,9 @@ impl State {
     /// A server that opens its pool.
     pub fn new(env: Env, connections: Option<Arc<PortStats>>) -> Self {
         let (started, started_ms) = (env.now(), env.wall_ms());
-        let (phase, block, cluster) = (RwLock::new(Phase::Opening), OnceLock::new(), OnceLock::new());
-        Self { env, started, started_ms, connections, phase, block, cluster }
+        let phase = RwLock::new(Phase::Opening);
+        let (block, cluster, archive) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { env, started, started_ms, connections, phase, block, cluster, archive }
     }
 
     /// Sets the block devices that the server serves.
@@ -90,6 +93,12 @@ impl State {
     pub fn cluster(&self, parts: NodeParts) {
         // One start sets them once.
         let _ = self.cluster.set(parts);
+    }
+
+    /// Sets the archive of the pool.
+    pub fn archive(&self, archive: PoolArchive) {
+        // One start sets it once.
+        let _ = self.archive.set(archive);
     }
 
     /// Enters the serving phase.
@@ -136,7 +145,7 @@ impl Source for State {
             Phase::Serving(serving) => {
                 let block = self.block.get().into_iter().flatten().flat_map(|device| device.warnings());
                 let pool = serving.pool.iter().flat_map(|pool| pool.engine.short_of_space(serving.publish_reserve));
-                pool.chain(block).collect()
+                pool.chain(block).chain(self.archive.get().and_then(PoolArchive::warning)).collect()
             }
             Phase::Opening | Phase::Stopping => Vec::new(),
         }
@@ -171,6 +180,9 @@ impl Source for State {
         if let Some(NodeParts { links, channels, .. }) = self.cluster.get() {
             status["cluster"] = json!(links.status());
             status["cluster"]["channels"] = json!(channels.status());
+        }
+        if let Some(archive) = self.archive.get() {
+            status["archive"] = json!(archive.status());
         }
         if let Phase::Serving(serving) = &*self.phase.read() {
             if let Some(live) = &serving.live {

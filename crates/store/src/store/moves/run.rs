@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use steadfast_flow::has_fault;
-use steadfast_log::LogError;
+use steadfast_log::{LogError, Lsn};
 
 use super::commit::{LayoutWriter, Next};
 use super::copy::{Copier, CopyError};
@@ -34,6 +34,9 @@ const PACED_ROUNDS: u32 = 6;
 
 /// Time before gates that could not be closed are tried again.
 const GATE_RETRY: Duration = Duration::from_millis(50);
+
+/// Time before it is looked again whether the archive has what was copied.
+const ARCHIVE_RETRY: Duration = Duration::from_millis(200);
 
 /// Time that writers have to finish on a disk that leaves the pool.
 const LEAVE_WAIT: Duration = Duration::from_secs(60);
@@ -152,6 +155,7 @@ impl Mover {
         let mut passage = Passage { batch, copier, blocked: BTreeSet::new() };
         self.step("copying");
         self.copy_slots(&mut passage, slots).await?;
+        let copied = copied_lsn(&passage.copier.to).await?;
         let mut rounds = 0;
         let quick = self.store.0.options.write_wait / 20;
         loop {
@@ -168,6 +172,12 @@ impl Mover {
             rounds += 1;
             self.step("copying changes");
             self.copy_changed(&mut passage, changed).await?;
+            if !self.is_archived(&passage.copier.to, copied) {
+                // Changes are copied meanwhile, so that writers never wait for the archive.
+                self.step("waiting for the archive");
+                self.store.0.env.sleep(ARCHIVE_RETRY).await;
+                continue;
+            }
             if none || self.store.0.env.now().saturating_sub(begun) < quick || rounds > PACED_ROUNDS {
                 if self.try_switch(&mut passage).await? {
                     break;
@@ -183,6 +193,13 @@ impl Mover {
             Sweeper(&self.store).sweep(&source, owned).await?;
         }
         Ok(passage.blocked)
+    }
+
+    /// Whether the archive, if there is one, has the records of a disk up to this one.
+    fn is_archived(&self, shard: &Shard, lsn: Lsn) -> bool {
+        let options = &self.store.0.options;
+        let Some(gate) = options.move_gate.as_ref() else { return true };
+        gate.has(shard.log().superblock().pool, lsn) || has_fault(options.sabotage, StoreSabotage::UnarchivedMove)
     }
 
     /// Copies all entities of the batch as the index scan finds them.
@@ -402,6 +419,11 @@ impl Mover {
             tracing::warn!(error = %e, "the removed disk could not be closed cleanly");
         }
     }
+}
+
+/// The last record of a disk, which is durable.
+async fn copied_lsn(to: &Shard) -> Result<Lsn, Stop> {
+    to.log().flush().await.map_err(|e| Stop::from(StoreError::from(e)))
 }
 
 fn parts_of(shard: &Shard, entity: &Entity) -> Result<Vec<Entity>, StoreError> {

@@ -1,0 +1,181 @@
+//! The archive of the server's pool.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_archive::{Archive, ArchiveError, ArchiveGate, ArchiveOptions, ArchiveParts, ArchiveStatus, StateKeeper};
+use steadfast_flow::Env;
+use steadfast_net::RemoteStore;
+
+use super::ServeError;
+use super::engine::Engine;
+use super::state::State;
+use crate::config::Config;
+use crate::datadir::DataDir;
+use crate::private_file;
+use crate::report::duration;
+
+/// Time that a stop gives the archive to get what is durable.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+
+/// Keeps the owner numbers in a file.
+struct StateFile(PathBuf);
+
+impl StateKeeper for StateFile {
+    fn load(&self) -> io::Result<Option<Vec<u8>>> {
+        let text = private_file::read(&self.0).map_err(io::Error::other)?;
+        Ok(text.map(String::into_bytes))
+    }
+
+    fn save(&self, bytes: &[u8]) -> io::Result<()> {
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        private_file::store(&self.0, text).map_err(io::Error::other)
+    }
+
+    fn place(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+/// The store of the archive, and the gate for moves of slots; `None` without an archive.
+#[derive(Debug, Clone)]
+pub(super) struct ArchivePlan {
+    store: Arc<dyn RemoteStore>,
+    gate: ArchiveGate,
+}
+
+impl ArchivePlan {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// What is wrong with the place, or with the credentials.
+    pub(super) fn new(config: &Config, env: &Env) -> Result<Option<Self>, String> {
+        let store = config.archive.store(env)?;
+        Ok(store.map(|store| Self { store, gate: ArchiveGate::default() }))
+    }
+
+    /// What moves of slots wait for.
+    pub(super) fn gate(&self) -> ArchiveGate {
+        self.gate.clone()
+    }
+
+    /// Starts to follow. The pool serves when this has returned.
+    ///
+    /// # Errors
+    /// Why it must not.
+    pub(super) async fn start(
+        self,
+        config: &Config,
+        data: &DataDir,
+        engine: &Engine,
+        env: &Env,
+    ) -> Result<PoolArchive, ServeError> {
+        let pool = engine.store();
+        if pool.logs().iter().flat_map(|(_, _, log)| log).any(|log| log.superblock().zones.is_some()) {
+            return Err("archive.to: a pool on zones cannot have an archive yet".to_owned().into());
+        }
+        let options = ArchiveOptions {
+            interval: config.archive.interval,
+            uploads_max: config.archive.uploads,
+            claim_wait: config.archive.start_wait,
+            machine: machine(),
+            pool: pool.status().log.pool,
+            ..ArchiveOptions::default()
+        };
+        let parts = ArchiveParts {
+            store: self.store,
+            keeper: Arc::new(StateFile(data.archive())),
+            members: Arc::new(pool.clone()),
+        };
+        let archive = Archive::start(parts, options, env).await?;
+        self.gate.set(archive.clone());
+        Ok(PoolArchive { archive, lag_warning: config.archive.lag_warning })
+    }
+}
+
+/// The name of this machine, for operators.
+fn machine() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+impl From<ArchiveError> for ServeError {
+    fn from(e: ArchiveError) -> Self {
+        match e {
+            ArchiveError::Superseded { .. } => Self::Superseded(e.to_string()),
+            ArchiveError::Foreign(_) | ArchiveError::Older(_) => Self::Refused(e.to_string()),
+            e => Self::Failed(e.to_string()),
+        }
+    }
+}
+
+/// The archive of a pool that serves. Clones share it.
+#[derive(Debug, Clone)]
+pub struct PoolArchive {
+    archive: Archive,
+    lag_warning: Duration,
+}
+
+impl PoolArchive {
+    /// How far it is.
+    pub(super) fn status(&self) -> ArchiveStatus {
+        self.archive.status()
+    }
+
+    /// A warning if the archive is far behind or not followed any more.
+    pub(super) fn warning(&self) -> Option<String> {
+        let status = self.archive.status();
+        if let Some(error) = status.error {
+            return Some(format!("the archive is not followed any more: {error}"));
+        }
+        (status.lag_seconds >= self.lag_warning.as_secs_f64()).then(|| {
+            let behind = format!("the archive is {} behind", duration(status.lag_seconds as u64));
+            match status.failing {
+                Some(why) => format!("{behind}: {why}"),
+                None => behind,
+            }
+        })
+    }
+
+    /// Shows it in the status. Logs when it falls behind, and when it has caught up.
+    pub(super) fn watch(&self, env: &Env, state: &Arc<State>) {
+        const EVERY: Duration = Duration::from_secs(1);
+        state.archive(self.clone());
+        let (archive, env, state) = (self.clone(), env.clone(), state.clone());
+        env.clone().spawn_critical("archive watch", async move {
+            let mut warned = false;
+            while !state.is_stopping() {
+                match archive.warning() {
+                    Some(warning) if !warned => {
+                        tracing::error!(
+                            "{warning}. The pool serves, and what it answers is on its own disks only. What to do: check \
+                             the store, and the network to it; the archive then catches up by itself"
+                        );
+                        warned = true;
+                    }
+                    None if warned => {
+                        tracing::info!("the archive has caught up");
+                        warned = false;
+                    }
+                    _ => {}
+                }
+                env.sleep(EVERY).await;
+            }
+        });
+    }
+
+    /// Waits until another process owns the archive.
+    pub(super) async fn superseded(&self) -> ServeError {
+        match self.archive.ended().await {
+            e @ ArchiveError::Superseded { .. } => e.into(),
+            // The pool serves without an archive, and warns.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Ships what is durable, when nothing is accepted any more.
+    pub(super) async fn stop(&self, deadline: Duration) {
+        self.archive.stop(STOP_WAIT.min(deadline)).await;
+    }
+}
