@@ -56,7 +56,9 @@ def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, o
         server = live_server(make_server, tmp_path, config, start=False, settings={
             "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}",
             "edge.buckets": origin.setting(), "cluster.name": "a", "cluster.homes": "a", "cluster.secret": "0123456789abcdef",
-            "cluster.nodes": f"a=127.0.0.1:{free_port()},b=127.0.0.1:1", "live.listen": "127.0.0.1:0"})
+            "cluster.nodes": f"a=127.0.0.1:{free_port()},b=127.0.0.1:1", "live.listen": "127.0.0.1:0",
+            "archive.to": f"file://{tmp_path}/backup"})
+        (tmp_path / "backup").mkdir()
         server.args += ["--config", str(file)]
         server.start()
         server.s3().create_bucket(Bucket="measured")

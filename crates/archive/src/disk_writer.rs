@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_disk::Disk;
+use steadfast_disk::{BLOCK, Disk};
 use steadfast_log::format::{
     EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Lineage, SUPERBLOCK_OFFSETS, Superblock,
 };
@@ -133,10 +133,12 @@ impl DiskWriter<'_> {
         for extent in 0..superblock.extents_in(self.disk.len()) {
             match self.image.extents.get(&extent) {
                 Some(ExtentImage::Used(of)) => self.used(&superblock, extent, of).await?,
-                Some(ExtentImage::Free { epoch } | ExtentImage::Lost { epoch }) => {
-                    self.free(&superblock, extent, *epoch).await?;
-                }
-                None => self.free(&superblock, extent, 0).await?,
+                // Without a header it is found to be lost, as it was.
+                Some(ExtentImage::Lost { .. }) => self.zero(superblock.extent_start(extent), 0, BLOCK as u64).await?,
+                // An extent without any use would seem to be lost if later ones are in use: the
+                // disk has no roster yet.
+                Some(ExtentImage::Free { epoch }) => self.free(&superblock, extent, (*epoch).max(1)).await?,
+                None => self.free(&superblock, extent, 1).await?,
             }
         }
         self.disk.flush().await?;

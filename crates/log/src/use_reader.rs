@@ -82,8 +82,8 @@ impl UseReader {
     /// `most` bytes are reached.
     ///
     /// # Errors
-    /// [`LogError::Moved`] if the extent has been recycled meanwhile; [`LogError::Read`] if the disk
-    /// cannot be read at all.
+    /// [`LogError::Moved`] if the extent has been recycled meanwhile; [`LogError::Read`] if the
+    /// disk cannot be read at all.
     pub async fn read(&mut self, range: Range<u32>, most: u64) -> Result<UsePart, LogError> {
         assert!(u64::from(range.start).is_multiple_of(BLOCK_BYTES), "a part begins at a block, not at {}", range.start);
         assert!(most > 0, "a read makes progress");

@@ -67,6 +67,8 @@ pub struct Counts {
     pub index_rebuilt: u64,
     /// Times that the pool was restored to an earlier state.
     pub gone_back: u64,
+    /// Times that the pool was restored from its archive.
+    pub from_archive: u64,
     /// Events of objects received for the first time.
     #[serde(rename = "told")]
     pub events_received: u64,
@@ -110,6 +112,7 @@ impl Counts {
         self.index_failed += other.index_failed;
         self.index_rebuilt += other.index_rebuilt;
         self.gone_back += other.gone_back;
+        self.from_archive += other.from_archive;
         self.events_received += other.events_received;
         self.events_redelivered += other.events_redelivered;
     }

@@ -185,7 +185,7 @@ pub(crate) async fn heal(kind: &IndexKind, store: &Store, executor: &Executor) -
 impl Plan {
     /// Adds faults of indexes to the plan.
     pub(crate) fn add_index_faults(&mut self, rng: &mut Rng) {
-        self.index_faults = true;
+        self.index.faults = true;
         let (fast, moving) = (self.disks.iter().any(|disk| disk.fast.is_some()), self.moves.is_some());
         // The simulator does not retry reads of snapshots or moves to another disk.
         let unreadable = !moving && self.snapshots == 0;

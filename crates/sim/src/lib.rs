@@ -4,6 +4,7 @@
 //! latencies, the faults and the power cuts. [`run_seed`] replays a seed exactly. A
 //! [`model::Model`] decides what a read may return.
 
+mod archive;
 mod array;
 mod block;
 mod channels;

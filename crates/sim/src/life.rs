@@ -11,6 +11,7 @@ use steadfast_flow::Env;
 use steadfast_log::{Log, LogError};
 use steadfast_store::{BucketSettings, IndexKind, PoolDisk, Store, StoreError};
 
+use crate::archive::LifeArchive;
 use crate::array::{self, Bay};
 use crate::channels;
 use crate::client::Client;
@@ -63,6 +64,8 @@ pub(crate) struct Machine {
     pub(crate) fates: Vec<DiskLife>,
     /// Whether the pool was restored to an earlier state and no store has been open since.
     pub(crate) put_back: bool,
+    /// The archive, if the run has one.
+    pub(crate) archive: Option<LifeArchive>,
 }
 
 /// A disk, or the reason why it is missing.
@@ -85,6 +88,9 @@ impl Machine {
             None => return Ok(LifeEnd::Unopened),
         };
         indexes::heal(&self.index, &store, &self.executor).await?;
+        if let Some(archive) = &mut self.archive {
+            archive.start(&store, &self.shared, &self.executor.env()).await?;
+        }
         // Before any other task can move records.
         self.check_usage(&store)?;
         self.shared.freeze_snapshots();
@@ -194,6 +200,9 @@ impl Machine {
     /// Checks the pool after all requests have been answered.
     fn check_end(&self, store: &Store, client: &Client, whole: bool) -> Outcome {
         let shared = &self.shared;
+        if let Some(archive) = &self.archive {
+            archive.check()?;
+        }
         for (name, failure) in store.failed_disks() {
             shared.unavailable(&format!("the disk {name} of the pool: {failure}"), true)?;
         }
@@ -212,6 +221,9 @@ impl Machine {
         let shared = &self.shared;
         // Cancelled requests may still be in flight.
         self.env().sleep(Duration::from_secs(30)).await;
+        if let Some(archive) = &self.archive {
+            archive.stop().await?;
+        }
         let mut contents = if whole { contents(store, shared)? } else { Contents::new() };
         self.nothing_left_behind(store, &contents)?;
         match store.close().await {

@@ -9,9 +9,8 @@ use crate::platter::Image;
 use crate::run_state::{KeptSnapshot, PublishedHistory, ReceivedEvents, Upload};
 use crate::shared::Shared;
 
-/// An earlier state of the pool, taken while the power is off.
-pub(crate) struct Moment {
-    images: Vec<Image>,
+/// What the clients know of the pool at a moment.
+pub(crate) struct ClientKnowledge {
     model: Model,
     uploads: Vec<Upload>,
     made: BTreeSet<Arc<str>>,
@@ -19,30 +18,23 @@ pub(crate) struct Moment {
     snapshots: Vec<KeptSnapshot>,
     channels: PublishedHistory,
     received: ReceivedEvents,
-    /// Whether the store had been closed.
-    pub(crate) clean: bool,
 }
 
-impl Moment {
-    pub(crate) fn new(shared: &Shared, clean: bool) -> Self {
+impl ClientKnowledge {
+    pub(crate) fn new(shared: &Shared) -> Self {
         Self {
-            images: shared.devices.iter().map(|device| device.lock().image()).collect(),
-            model: shared.model.lock().clone(),
-            uploads: shared.uploads.lock().clone(),
-            made: shared.made.lock().clone(),
-            homes: shared.homes.lock().clone(),
-            snapshots: shared.snapshots.lock().clone(),
-            channels: shared.channels.lock().clone(),
-            received: shared.received.lock().clone(),
-            clean,
+            model: shared.model.read().clone(),
+            uploads: shared.uploads.read().clone(),
+            made: shared.made.read().clone(),
+            homes: shared.homes.read().clone(),
+            snapshots: shared.snapshots.read().clone(),
+            channels: shared.channels.read().clone(),
+            received: shared.received.read().clone(),
         }
     }
 
-    /// Restores the pool and the knowledge. Later writes count as never written.
+    /// Restores the knowledge. Later writes count as never written.
     pub(crate) fn restore(&self, shared: &Shared) {
-        for (device, image) in shared.devices.iter().zip(&self.images) {
-            device.lock().restore(image);
-        }
         shared.model.lock().roll_back_to(&self.model);
         shared.channels.lock().roll_back_to(&self.channels);
         shared.uploads.lock().clone_from(&self.uploads);
@@ -52,5 +44,28 @@ impl Moment {
         let mut received = self.received.clone();
         received.lose_epochs();
         *shared.received.lock() = received;
+    }
+}
+
+/// An earlier state of the pool, taken while the power is off.
+pub(crate) struct Moment {
+    images: Vec<Image>,
+    knowledge: ClientKnowledge,
+    /// Whether the store had been closed.
+    pub(crate) clean: bool,
+}
+
+impl Moment {
+    pub(crate) fn new(shared: &Shared, clean: bool) -> Self {
+        let images = shared.devices.iter().map(|device| device.lock().image()).collect();
+        Self { images, knowledge: ClientKnowledge::new(shared), clean }
+    }
+
+    /// Restores the pool and the knowledge.
+    pub(crate) fn restore(&self, shared: &Shared) {
+        for (device, image) in shared.devices.iter().zip(&self.images) {
+            device.lock().restore(image);
+        }
+        self.knowledge.restore(shared);
     }
 }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::Store;
 
+use crate::archive::Elsewhere;
 use crate::array::{Array, Bay};
 use crate::counts::Counts;
 use crate::disk::{Device, DiskSabotage};
@@ -23,7 +24,7 @@ use crate::report::{RunReport, SimOptions, SimReport};
 use crate::rng::Rng;
 use crate::run_state::PublishedHistory;
 use crate::seeds::Seeds;
-use crate::shared::Shared;
+use crate::shared::{Noted, Shared};
 use crate::trace::Trace;
 use crate::variants::Variant;
 
@@ -119,7 +120,7 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
         disks: plan.disks.len() as u64,
         moves: plan.moves.is_some(),
         channels: plan.channels.is_some(),
-        indexes: plan.index_faults,
+        indexes: plan.index.faults,
         saturating: plan.saturating.is_some(),
         once: plan.once.is_some(),
         listened: !plan.store.mirrored.is_empty(),
@@ -154,6 +155,13 @@ struct History {
     moments: Vec<Moment>,
     /// Whether the pool was restored to an earlier state and no store has been open since.
     put_back: bool,
+    /// Whether disks may have different breaks of epochs: the next start with all of them makes a
+    /// new one.
+    uneven: bool,
+    /// The store of the archive.
+    elsewhere: Elsewhere,
+    /// Whether the disks may be older than the archive.
+    maybe_older: bool,
 }
 
 impl History {
@@ -171,20 +179,20 @@ impl History {
             (None, _) => Order::PerKey,
         };
         let shared = Arc::new(Shared {
-            model: Mutex::new(Model::new(order)),
-            uploads: Mutex::new(Vec::new()),
+            model: Noted::new(Model::new(order)),
+            uploads: Noted::default(),
             counts: Mutex::new(Counts::default()),
             at_start: Mutex::default(),
-            made: Mutex::default(),
+            made: Noted::default(),
             devices: devices.clone(),
             lists_without_missing: plan.lists_without_missing,
             missing: Mutex::default(),
             unseen: Mutex::default(),
-            homes: Mutex::default(),
-            snapshots: Mutex::default(),
-            channels: Mutex::new(PublishedHistory::new(plan.channels.as_ref())),
+            homes: Noted::default(),
+            snapshots: Noted::default(),
+            channels: Noted::new(PublishedHistory::new(plan.channels.as_ref())),
             listened: !plan.store.mirrored.is_empty(),
-            received: Mutex::default(),
+            received: Noted::default(),
             members: Mutex::new(Members::new(&plan)),
             unflushed: Mutex::default(),
             index_fails: AtomicBool::new(false),
@@ -196,7 +204,7 @@ impl History {
             large_max: plan.large_max,
             large_per_mille: plan.large_per_mille,
         });
-        let index = Indexes::new(plan.lsm);
+        let index = Indexes::new(plan.index.files);
         let arrays = devices.iter().zip(&plan.disks).map(|(device, disk)| {
             let array = Array::new(&mut rng, device.clone(), disk.capacity_bytes, disk.fast.as_ref());
             Arc::new(Mutex::new(array))
@@ -216,6 +224,9 @@ impl History {
             index,
             moments: Vec::new(),
             put_back: false,
+            uneven: false,
+            elsewhere: Elsewhere::default(),
+            maybe_older: false,
         }
     }
 
@@ -228,17 +239,23 @@ impl History {
             finish: Finish::Clean,
             index: IndexFate::Kept,
             restored: false,
+            from_archive: false,
             index_faults: IndexFaults::default(),
             disks: calm,
         };
         let restores = self.plan.lives.iter().any(|life| life.restored);
         let lives: Vec<Life> = self.plan.lives.iter().cloned().chain([calm.clone()]).collect();
         let count = lives.len();
-        for (number, life) in lives.into_iter().enumerate() {
+        for (number, mut life) in lives.into_iter().enumerate() {
             if life.restored
                 && let Some(was_clean) = self.restore_earlier()
             {
-                (clean, self.put_back) = (was_clean, true);
+                (clean, self.put_back, self.maybe_older) = (was_clean, true, true);
+            }
+            if life.from_archive && self.pool_created && self.restore_from_archive()? {
+                (clean, self.put_back, self.maybe_older) = (false, true, false);
+                // A restored machine has no index.
+                life.index = IndexFate::Deleted;
             }
             for (device, fate) in self.shared.devices.iter().zip(&life.disks) {
                 for _ in 0..fate.flips {
@@ -354,6 +371,9 @@ impl History {
     ) -> Result<(LifeEnd, Option<crate::survey::Contents>), String> {
         self.lives += 1;
         let stale = self.apply_fates(&mut life);
+        if self.uneven {
+            self.shared.received.lock().lose_epochs();
+        }
         let now = self.now.as_nanos() as u64;
         self.trace
             .note_with_text(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
@@ -379,7 +399,13 @@ impl History {
             complete: complete.clone(),
             fates: life.disks.clone(),
             put_back: self.put_back,
+            archive: None,
         };
+        let mut machine = machine;
+        if let Some(plan) = &self.plan.archive {
+            let rng = self.rng.fork();
+            machine.archive = Some(self.elsewhere.begin(plan, self.maybe_older, rng, &executor.env()));
+        }
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
         }
@@ -390,7 +416,10 @@ impl History {
         self.complete.clone_from(&complete.lock());
         let (store, superdisks) = std::mem::take(&mut *opened.lock());
         self.pool_created |= store.is_some();
+        let whole = store.is_some() && life.disks.iter().all(|fate| !fate.missing);
+        self.uneven = (self.uneven || self.put_back) && !whole;
         self.put_back &= store.is_none();
+        self.maybe_older &= !self.elsewhere.end();
         let healed = self.note(store.as_ref(), &superdisks);
         let zoned: Vec<_> = self.arrays.iter().filter_map(|array| array.lock().zoned.take()).collect();
         let refused: u64 = zoned.iter().map(|zoned| zoned.refused()).sum();
@@ -437,6 +466,45 @@ impl History {
         counts.healed_durable += durable;
         counts.healed_fast += fast;
         if !superdisks.is_empty() { durable + fast + log.reads_healed } else { 0 }
+    }
+
+    /// Restores all disks from the archive, on devices that are blank or hold what they held.
+    /// Returns whether there was something to restore.
+    fn restore_from_archive(&mut self) -> Result<bool, String> {
+        let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
+        let Some(remote) = self.elsewhere.remote_in(&executor.env()) else { return Ok(false) };
+        let images: Vec<_> = self.shared.devices.iter().map(|device| device.lock().image()).collect();
+        if self.rng.one_in(2) {
+            self.shared.devices.iter().for_each(|device| device.lock().wipe());
+        }
+        let bays: Vec<Bay> = (0..self.arrays.len()).map(|disk| self.bay(disk, false, &executor)).collect();
+        let env = executor.env();
+        let work = async move {
+            let mut disks = Vec::new();
+            for (number, bay) in bays.iter().enumerate() {
+                disks.push((number, bay.open().await.map_err(|e| e.to_string())?.disk));
+            }
+            Elsewhere::restore(remote, disks, env).await
+        };
+        let end = executor.run(work, STEPS_MAX, TIME_MAX);
+        self.cut_power();
+        self.now = executor.shut_down();
+        let restored = match end {
+            End::Done(restored) => restored?,
+            other => return Err(format!("ARCHIVE: a restore did not end: {other:?}")),
+        };
+        let Some(look) = restored else {
+            // Nothing was written: the disks are as they were.
+            for (device, image) in self.shared.devices.iter().zip(&images) {
+                device.lock().restore(image);
+            }
+            return Ok(false);
+        };
+        self.elsewhere.know(look, &self.shared)?;
+        self.shared.counts.lock().from_archive += 1;
+        let now = self.now.as_nanos() as u64;
+        self.trace.note(now, "from archive", "", [look, 0, 0]);
+        Ok(true)
     }
 
     /// Restores the pool to its state after a life before the last one. Returns whether the store

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use steadfast_archive::ArchiveSabotage;
 use steadfast_disk::SuperdiskSabotage;
 use steadfast_log::{Durability, Sabotage};
 use steadfast_store::StoreSabotage;
@@ -83,6 +84,29 @@ impl Variant {
                 indexes(plan, IndexFate::Kept, false);
                 plan.lives.iter_mut().for_each(|life| life.index_faults.refuse_at_work());
             }
+            Self::UnansweredPieces => follow_badly(plan, ArchiveSabotage::UnansweredPieces),
+            Self::TornCut => follow_badly(plan, ArchiveSabotage::TornCut),
+            Self::RecycledLeftOut => {
+                follow_badly(plan, ArchiveSabotage::RecycledLeftOut);
+                compact_often(plan);
+            }
+            Self::AnyEpoch => {
+                follow_badly(plan, ArchiveSabotage::AnyEpoch);
+                compact_often(plan);
+            }
+            Self::OlderDisks => {
+                follow_badly(plan, ArchiveSabotage::OlderDisks);
+                for (number, life) in plan.lives.iter_mut().enumerate() {
+                    life.restored = number % 3 == 2;
+                    life.from_archive = number > 0 && number % 3 == 0;
+                }
+            }
+            Self::NoClaim => follow_badly(plan, ArchiveSabotage::NoClaim),
+            Self::OwnerAfterClaim => {
+                follow_badly(plan, ArchiveSabotage::OwnerAfterClaim);
+                let cut = |n: u64| Finish::Cut(40 + 20 * n);
+                (0..).zip(&mut plan.lives).for_each(|(number, life)| life.finish = cut(number));
+            }
             Self::SkipVerify => {
                 calm(plan, SuperdiskSabotage::None);
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;
@@ -130,6 +154,14 @@ fn cut_amid_moves(plan: &mut Plan) {
     }
     let first = plan.lives[0].clone();
     plan.lives = (0..6).map(|n| Life { finish: Finish::CutAtWork(700 + 600 * n), ..first.clone() }).collect();
+}
+
+/// Breaks the archive, and restores from it often.
+fn follow_badly(plan: &mut Plan, sabotage: ArchiveSabotage) {
+    if let Some(archive) = &mut plan.archive {
+        archive.options.sabotage = sabotage;
+    }
+    (1..).zip(plan.lives.iter_mut().skip(1)).for_each(|(number, life): (u64, _)| life.from_archive = number % 2 == 0);
 }
 
 /// Plans a fast leg that is present, absent, and present again.

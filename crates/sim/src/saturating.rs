@@ -29,7 +29,7 @@ impl Plan {
         // Enough space that no client waits for it.
         disk.capacity_bytes = (1 << 20) + 40 * (1 << 20);
         self.format.extent_bytes = Some(1 << 20);
-        (self.clients, self.drain, self.lsm) = (0, false, false);
+        (self.clients, self.drain, self.index.files) = (0, false, false);
         self.store.log.scrub.interval = Duration::from_secs(5);
         self.store.log.pending_bytes_max = 8 << 20;
         let lag_max = self.store.log.async_window + Duration::from_micros(REQUESTS * (flush_us + io_us) * 3 / 2);

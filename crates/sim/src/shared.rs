@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use steadfast_log::{Durability, LogError};
 use steadfast_store::StoreError;
 
@@ -17,15 +17,44 @@ use crate::platter::FaultCounts;
 use crate::run_state::{KeptSnapshot, PublishedHistory, ReceivedEvents, Unflushed, Upload};
 use crate::trace::Trace;
 
+/// A value that counts how often it is locked. As long as the count stays, the value has not
+/// changed.
+#[derive(Default)]
+pub(crate) struct Noted<T> {
+    value: Mutex<T>,
+    locks: AtomicU64,
+}
+
+impl<T> Noted<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Mutex::new(value), locks: AtomicU64::new(0) }
+    }
+
+    /// Locks it, to change it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.locks.fetch_add(1, Ordering::Relaxed);
+        self.value.lock()
+    }
+
+    /// Locks it, to read it.
+    pub(crate) fn read(&self) -> MutexGuard<'_, T> {
+        self.value.lock()
+    }
+
+    fn locks(&self) -> u64 {
+        self.locks.load(Ordering::Relaxed)
+    }
+}
+
 /// State that all clients of a run share, over all lives.
 pub(crate) struct Shared {
-    pub(crate) model: Mutex<Model>,
-    pub(crate) uploads: Mutex<Vec<Upload>>,
+    pub(crate) model: Noted<Model>,
+    pub(crate) uploads: Noted<Vec<Upload>>,
     pub(crate) counts: Mutex<Counts>,
     /// Faults that had struck when this life began.
     pub(crate) at_start: Mutex<FaultCounts>,
     /// Buckets whose creation was acknowledged.
-    pub(crate) made: Mutex<BTreeSet<Arc<str>>>,
+    pub(crate) made: Noted<BTreeSet<Arc<str>>>,
     /// The device of each disk. For a super-disk, the durable leg's device.
     pub(crate) devices: Vec<Device>,
     /// Whether [`crate::Variant::ListWithoutMissing`] is active.
@@ -35,17 +64,17 @@ pub(crate) struct Shared {
     /// Keys that could not be read in this life, each with the disk that the error named.
     pub(crate) unseen: Mutex<BTreeMap<Key, usize>>,
     /// The home disk of each key, as far as errors of unavailable disks have shown it.
-    pub(crate) homes: Mutex<BTreeMap<Key, usize>>,
+    pub(crate) homes: Noted<BTreeMap<Key, usize>>,
     /// The operator's knowledge of the pool's disks.
     pub(crate) members: Mutex<Members>,
     /// The snapshots that the keeper created.
-    pub(crate) snapshots: Mutex<Vec<KeptSnapshot>>,
+    pub(crate) snapshots: Noted<Vec<KeptSnapshot>>,
     /// Publications, and the position of each subscriber.
-    pub(crate) channels: Mutex<PublishedHistory>,
+    pub(crate) channels: Noted<PublishedHistory>,
     /// Whether the simulator receives the events of the first bucket's objects.
     pub(crate) listened: bool,
     /// Events received so far.
-    pub(crate) received: Mutex<ReceivedEvents>,
+    pub(crate) received: Noted<ReceivedEvents>,
     /// Asynchronous writes of saturating clients in this life.
     pub(crate) unflushed: Mutex<Unflushed>,
     /// Whether reads of the index may fail in this life.
@@ -61,6 +90,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// A count that changes with each change of what the clients know.
+    pub(crate) fn changes(&self) -> u64 {
+        let all = [self.model.locks(), self.uploads.locks(), self.made.locks(), self.homes.locks()];
+        let more = [self.snapshots.locks(), self.channels.locks(), self.received.locks()];
+        all.iter().chain(&more).sum()
+    }
+
     /// Faults that have struck all disks together.
     pub(crate) fn faults(&self) -> FaultCounts {
         let mut sum = FaultCounts::default();

@@ -62,11 +62,25 @@ pub enum Variant {
     LateFlush,
     /// A new event of a slot removes the earlier ones, even if they were not forwarded.
     EventsTrimmed,
+    /// The head of the archive names pieces that are not yet stored.
+    UnansweredPieces,
+    /// A cut looks at the disks one after the other.
+    TornCut,
+    /// An extent that was recycled is left out of the cut.
+    RecycledLeftOut,
+    /// Pieces of a cut that was given up are used for another use of the extent.
+    AnyEpoch,
+    /// A start does not check that its disks have what the archive has.
+    OlderDisks,
+    /// A start does not claim the archive.
+    NoClaim,
+    /// A start keeps its owner number after the claim, not before.
+    OwnerAfterClaim,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 35] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -95,6 +109,13 @@ impl Variant {
         Self::ForeignIndex,
         Self::IndexErrors,
         Self::LateFlush,
+        Self::UnansweredPieces,
+        Self::TornCut,
+        Self::RecycledLeftOut,
+        Self::AnyEpoch,
+        Self::OlderDisks,
+        Self::NoClaim,
+        Self::OwnerAfterClaim,
     ];
 
     /// Its name on the command line.
@@ -128,6 +149,13 @@ impl Variant {
             Self::ForeignIndex => "foreign-index",
             Self::IndexErrors => "index-errors",
             Self::LateFlush => "late-flush",
+            Self::UnansweredPieces => "unanswered-pieces",
+            Self::TornCut => "torn-cut",
+            Self::RecycledLeftOut => "recycled-left-out",
+            Self::AnyEpoch => "any-epoch",
+            Self::OlderDisks => "older-disks",
+            Self::NoClaim => "no-claim",
+            Self::OwnerAfterClaim => "owner-after-claim",
         }
     }
 
@@ -148,7 +176,7 @@ impl Variant {
 
     /// Whether only a pool of several disks can have this defect.
     pub(crate) fn is_of_pools(self) -> bool {
-        matches!(self, Self::OneSkipsFlush | Self::ListWithoutMissing) || self.is_of_moves()
+        matches!(self, Self::OneSkipsFlush | Self::ListWithoutMissing | Self::TornCut) || self.is_of_moves()
     }
 
     /// Whether only a pool whose keys move between disks shows the defect.
@@ -164,6 +192,20 @@ impl Variant {
     /// Whether only channels show the defect.
     pub(crate) fn is_of_channels(self) -> bool {
         matches!(self, Self::PublishBeforeFlush | Self::FanOutOrder | Self::OffsetReused | Self::EpochsKept)
+    }
+
+    /// Whether only an archive can have this defect.
+    pub(crate) fn is_of_archives(self) -> bool {
+        matches!(
+            self,
+            Self::UnansweredPieces
+                | Self::TornCut
+                | Self::RecycledLeftOut
+                | Self::AnyEpoch
+                | Self::OlderDisks
+                | Self::NoClaim
+                | Self::OwnerAfterClaim
+        )
     }
 
     /// Whether only faults of indexes show the defect.

@@ -100,16 +100,6 @@ fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-impl From<ArchiveError> for ServeError {
-    fn from(e: ArchiveError) -> Self {
-        match e {
-            ArchiveError::Superseded { .. } => Self::Superseded(e.to_string()),
-            ArchiveError::Foreign(_) | ArchiveError::Older(_) => Self::Refused(e.to_string()),
-            e => Self::Failed(e.to_string()),
-        }
-    }
-}
-
 /// The archive of a pool that serves. Clones share it.
 #[derive(Debug, Clone)]
 pub struct PoolArchive {

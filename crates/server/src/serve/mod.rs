@@ -7,6 +7,7 @@ mod declared;
 pub mod edge;
 mod ending;
 mod engine;
+mod error;
 mod exposure;
 mod front;
 mod live;
@@ -51,6 +52,7 @@ use cluster::{ClusterNode, ClusterPort};
 use commands::ServerCommands;
 use ending::Ending;
 use engine::Engine;
+pub use error::ServeError;
 use front::FrontDoor;
 use live::LivePort;
 use pool::PoolParts;
@@ -70,23 +72,6 @@ const FORWARDER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Time that busy threads may delay the exit of the process.
 const THREADS_DEADLINE: Duration = Duration::from_secs(5);
-
-/// Why a server ended otherwise than by a signal. The texts are for operators.
-#[derive(Debug)]
-pub enum ServeError {
-    /// It could not start, or not stop cleanly.
-    Failed(String),
-    /// The archive is of another pool, or newer than the disks.
-    Refused(String),
-    /// Another process owns the archive.
-    Superseded(String),
-}
-
-impl From<String> for ServeError {
-    fn from(why: String) -> Self {
-        Self::Failed(why)
-    }
-}
 
 /// Serves until SIGTERM or SIGINT.
 ///

@@ -1,6 +1,7 @@
 //! What a seed decides before the run: the machine, the settings, the faults, and the end of each
 //! life.
 
+mod archive;
 mod disks;
 mod types;
 
@@ -16,10 +17,11 @@ use crate::platter::FaultRates;
 use crate::rng::Rng;
 use crate::variants::Variant;
 
+pub(crate) use archive::ArchivePlan;
 pub use types::FaultClass;
 pub(crate) use types::{
-    Change, ChannelPlan, DiskLife, DiskPlan, FastFate, FastPlan, Finish, IndexFate, IndexFaults, Life, Mix, MovePlan,
-    OncePlan, SaturatingPlan, Unreadable,
+    Change, ChannelPlan, DiskLife, DiskPlan, FastFate, FastPlan, Finish, IndexFate, IndexFaults, IndexPlan, Life, Mix,
+    MovePlan, OncePlan, SaturatingPlan, Unreadable,
 };
 
 /// The name of the first bucket.
@@ -45,16 +47,16 @@ pub(crate) struct Plan {
     pub(crate) large_max: u64,
     pub(crate) large_per_mille: u64,
     pub(crate) think_us_max: u64,
-    pub(crate) lsm: bool,
+    pub(crate) index: IndexPlan,
     pub(crate) disks: Vec<DiskPlan>,
     /// The changes of the pool's disks, if any.
     pub(crate) moves: Option<MovePlan>,
     /// Number of actions of the snapshot keeper in each life. Zero means no keeper.
     pub(crate) snapshots: u64,
+    /// The archive, if the run has one.
+    pub(crate) archive: Option<ArchivePlan>,
     /// The use of channels, if any.
     pub(crate) channels: Option<ChannelPlan>,
-    /// Whether indexes are restored to an earlier state, torn, or unreadable.
-    pub(crate) index_faults: bool,
     /// The saturating clients, if the run has no other clients.
     pub(crate) saturating: Option<SaturatingPlan>,
     /// Keys that are used once, at the end, if any.
@@ -103,12 +105,12 @@ impl Plan {
             large_max: if heavy { 400 * KIB } else { *rng.pick(&[60 * KIB, 200 * KIB]) },
             large_per_mille: if heavy { 600 } else { rng.range(50, 300) },
             think_us_max: *rng.pick(&[0, 100, 3_000]),
-            lsm: rng.one_in(24),
+            index: IndexPlan { files: rng.one_in(24), faults: false },
             disks: vec![first_disk(rng, fault_class, growable, MIB + extents * extent_bytes)],
             moves: None,
             snapshots: 0,
+            archive: None,
             channels: None,
-            index_faults: false,
             saturating: None,
             once: None,
             lists_without_missing: false,
@@ -181,13 +183,35 @@ impl Plan {
         if !damaging && variant.map_or_else(|| hardships.one_in(6), Variant::is_of_indexes) {
             self.add_index_faults(&mut hardships);
         }
+        let mut archived = several.fork();
+        let fit = fault_class == FaultClass::None && self.moves.is_none();
+        let fit = fit && self.disks.iter().all(|disk| disk.fast.is_none() && disk.zones.is_none());
+        if fit && variant.map_or_else(|| archived.one_in(2), Variant::is_of_archives) {
+            self.follow(&mut archived);
+        }
         let alone =
             fault_class == FaultClass::None && !paired && self.disks.len() == 1 && self.disks[0].zones.is_none();
-        let alone = alone && self.channels.is_none() && self.snapshots == 0 && self.store.mirrored.is_empty();
+        let alone = alone
+            && self.archive.is_none()
+            && self.channels.is_none()
+            && self.snapshots == 0
+            && self.store.mirrored.is_empty();
         if alone && variant.map_or_else(|| hardships.one_in(2), |variant| variant == Variant::LateFlush) {
             self.never_pause(&mut hardships);
         } else if alone && variant.is_none() && hardships.one_in(2) {
             self.use_once();
+        }
+    }
+
+    /// Adds an archive, and lives that begin with a restore from it.
+    fn follow(&mut self, rng: &mut Rng) {
+        self.archive = Some(ArchivePlan::new(rng));
+        let more: Vec<_> = self.lives.iter().take(2).cloned().collect();
+        self.lives.extend(more);
+        for (number, life) in self.lives.iter_mut().enumerate() {
+            life.disks.iter_mut().for_each(|fate| (fate.missing, fate.dies) = (false, None));
+            life.from_archive = number > 0 && rng.one_in(2);
+            life.restored &= !life.from_archive;
         }
     }
 
@@ -265,6 +289,7 @@ fn lives_of(rng: &mut Rng, tombstones: bool, churn: bool) -> Vec<Life> {
                 IndexFate::Kept
             },
             restored: false,
+            from_archive: false,
             index_faults: IndexFaults::default(),
             disks: vec![DiskLife::CALM],
         })

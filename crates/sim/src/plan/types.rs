@@ -49,6 +49,8 @@ pub(crate) struct Life {
     pub(crate) index: IndexFate,
     /// Before this life, all disks are restored to an earlier state, but the index is not.
     pub(crate) restored: bool,
+    /// Before this life, all disks are restored from the archive.
+    pub(crate) from_archive: bool,
     /// Read failures of the index in this life.
     pub(crate) index_faults: IndexFaults,
     /// The fate of each disk before and in this life.
@@ -177,6 +179,15 @@ impl ChannelPlan {
         };
         self.mixes.iter().map(keeping).collect()
     }
+}
+
+/// The indexes of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexPlan {
+    /// Whether they are files, not in memory.
+    pub(crate) files: bool,
+    /// Whether they are restored to an earlier state, torn, or unreadable.
+    pub(crate) faults: bool,
 }
 
 /// The fate of the index between lives.

@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use steadfast_disk::Disk;
 use steadfast_flow::Env;
-use steadfast_log::{Durability, Log, LogState, Priority, Record, RecoveryReport};
+use steadfast_log::{Durability, Log, LogError, LogState, Priority, Record, RecoveryReport};
 use tokio::sync::{Semaphore, watch};
 
 use crate::index::{IndexStatus, LiveIndex};
@@ -90,6 +90,12 @@ pub(crate) async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
 
 /// How often a disk is opened while its index cannot be used.
 const OPEN_TRIES: u32 = 3;
+
+/// Time that a start gives compaction to free an extent in a disk that is full to the last one.
+const FULL_WAIT: Duration = Duration::from_secs(30);
+
+/// Time before it is looked again.
+const FULL_RETRY: Duration = Duration::from_millis(50);
 
 /// Report of opening a shard.
 pub(crate) struct ShardReport {
@@ -279,8 +285,17 @@ impl Shard {
     /// Commits a break of epochs: every channel of this disk gets another epoch when it is loaded
     /// next. Errors are those of [`Shard::put_layout`].
     pub(crate) async fn put_epoch_break(&self, epoch_break: EpochBreak) -> Result<(), StoreError> {
-        // A start must not fail because the disk is full.
-        self.put_pool_record(&Head::EpochBreak { payload: &epoch_break.encode() }, Priority::Compaction).await
+        let (payload, begun) = (epoch_break.encode(), self.applied.env.now());
+        loop {
+            // A start must not fail because the disk is full. Where not even compaction has an
+            // extent to write to, it soon frees one that is empty.
+            let put = self.put_pool_record(&Head::EpochBreak { payload: &payload }, Priority::Compaction).await;
+            let waited = self.applied.env.now().saturating_sub(begun);
+            match put {
+                Err(StoreError::Log(LogError::Full)) if waited < FULL_WAIT => self.applied.env.sleep(FULL_RETRY).await,
+                put => return put,
+            }
+        }
     }
 
     async fn put_pool_record(&self, head: &Head<'_>, priority: Priority) -> Result<(), StoreError> {

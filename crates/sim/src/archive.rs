@@ -1,0 +1,299 @@
+//! The archive of a run: a store that outlives the machine, and restores from it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_archive::{
+    Archive, ArchiveError, ArchiveParts, ArchiveState, ArchivedPool, DiskId, Members, PoolMember, StateKeeper,
+};
+use steadfast_disk::Disk;
+use steadfast_flow::{BoxFuture, Env, Runtime};
+use steadfast_log::Log;
+use steadfast_net::{Fate, Fates, MemoryStore};
+use steadfast_store::Store;
+
+use crate::members::disk_name;
+use crate::moment::ClientKnowledge;
+use crate::outcome::Outcome;
+use crate::plan::ArchivePlan;
+use crate::rng::Rng;
+use crate::shared::Shared;
+
+/// Time in which an archive catches up once its store answers.
+const CATCH_UP: Duration = Duration::from_secs(600);
+
+/// The owner numbers, beside the disks.
+#[derive(Default)]
+struct Kept(Mutex<Option<Vec<u8>>>);
+
+impl StateKeeper for Kept {
+    fn load(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().clone())
+    }
+
+    fn save(&self, bytes: &[u8]) -> io::Result<()> {
+        *self.0.lock() = Some(bytes.to_vec());
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+}
+
+/// What was known at each look at the logs.
+#[derive(Default)]
+struct Looks {
+    /// By the number of the first look at which it was known.
+    known: BTreeMap<u64, ClientKnowledge>,
+    /// The count of changes at the last one.
+    last: Option<u64>,
+}
+
+impl Looks {
+    /// Notes what is known at a look.
+    fn note(&mut self, look: u64, shared: &Shared) {
+        let now = shared.changes();
+        if self.last != Some(now) {
+            self.known.insert(look, ClientKnowledge::new(shared));
+            self.last = Some(now);
+        }
+    }
+
+    /// What was known at a look.
+    fn at(&self, look: u64) -> Option<&ClientKnowledge> {
+        self.known.range(..=look).next_back().map(|(_, known)| known)
+    }
+
+    /// Drops what was known before a look only.
+    fn drop_before(&mut self, look: u64) {
+        if let Some((first, _)) = self.known.range(..=look).next_back() {
+            self.known = self.known.split_off(&first.clone());
+        }
+    }
+}
+
+/// The environment of an archive: its wall clock counts the looks, so that each has its own time.
+struct CountedLooks {
+    env: Env,
+    looks: Arc<AtomicU64>,
+}
+
+impl Runtime for CountedLooks {
+    fn now(&self) -> Duration {
+        self.env.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.looks.load(Relaxed)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.env.sleep(duration)
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.env.spawn(name, task);
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        let env = self.env.clone();
+        Box::pin(async move { env.blocking(work).await.unwrap_or_default() })
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.env.random_u64()
+    }
+}
+
+/// The members of the pool. Each look at them is a moment that may be restored.
+struct Watched {
+    store: Store,
+    shared: Arc<Shared>,
+    looks: Arc<Mutex<Looks>>,
+    archive: Arc<OnceLock<Archive>>,
+    counted: Arc<AtomicU64>,
+}
+
+impl Members for Watched {
+    fn members(&self) -> Vec<PoolMember> {
+        let mut looks = self.looks.lock();
+        if let Some(archived) = self.archive.get().and_then(|archive| archive.status().archived_ms) {
+            // A head never names an older cut.
+            looks.drop_before(archived);
+        }
+        looks.note(self.counted.fetch_add(1, Relaxed) + 1, &self.shared);
+        self.store.members()
+    }
+
+    fn log(&self, disk: DiskId) -> Option<Log> {
+        self.store.members().into_iter().find(|member| member.id == disk)?.log
+    }
+}
+
+/// The store of a run's archive, with what was known of the pool at each cut.
+#[derive(Default)]
+pub(crate) struct Elsewhere {
+    remote: Option<MemoryStore>,
+    kept: Arc<Kept>,
+    looks: Arc<Mutex<Looks>>,
+    /// How many looks there were.
+    counted: Arc<AtomicU64>,
+    /// The archive of the last life.
+    last: Arc<OnceLock<Archive>>,
+    /// The newest look that was known to be archived.
+    floor: u64,
+}
+
+/// The archive in one life.
+#[derive(Clone)]
+pub(crate) struct LifeArchive {
+    plan: ArchivePlan,
+    remote: MemoryStore,
+    kept: Arc<Kept>,
+    looks: Arc<Mutex<Looks>>,
+    counted: Arc<AtomicU64>,
+    archive: Arc<OnceLock<Archive>>,
+    /// Whether the disks may be older than the archive.
+    maybe_older: bool,
+}
+
+impl Elsewhere {
+    /// The archive for a life.
+    pub(crate) fn begin(&mut self, plan: &ArchivePlan, maybe_older: bool, rng: Rng, env: &Env) -> LifeArchive {
+        let remote = self.in_env(plan, rng, env);
+        self.last = Arc::default();
+        let (kept, looks, counted) = (self.kept.clone(), self.looks.clone(), self.counted.clone());
+        LifeArchive { plan: plan.clone(), remote, kept, looks, counted, archive: self.last.clone(), maybe_older }
+    }
+
+    fn in_env(&mut self, plan: &ArchivePlan, rng: Rng, env: &Env) -> MemoryStore {
+        let fates = plan.fates(rng, env);
+        let remote = match &self.remote {
+            Some(remote) => remote.in_env(env, fates),
+            None => MemoryStore::new(env, fates),
+        };
+        self.remote.insert(remote).clone()
+    }
+
+    /// After a life: notes what was archived. Returns whether its process owned the archive.
+    pub(crate) fn end(&mut self) -> bool {
+        let Some(status) = self.last.get().map(Archive::status) else { return false };
+        self.floor = self.floor.max(status.archived_ms.unwrap_or(0));
+        status.tenure > 0
+    }
+
+    /// Restores all disks. Returns the look at the restored state; `None` if there is none yet.
+    pub(crate) async fn restore(
+        remote: MemoryStore,
+        disks: Vec<(usize, Arc<dyn Disk>)>,
+        env: Env,
+    ) -> Outcome<Option<u64>> {
+        let archived = match ArchivedPool::read(Arc::new(remote), &env).await {
+            Ok(archived) => archived,
+            Err(ArchiveError::Broken { name, .. }) if name == "head" => return Ok(None),
+            Err(e) => return Err(format!("ARCHIVE: it cannot be read: {e}")),
+        };
+        let mut restored = 0;
+        for (id, name) in archived.disks() {
+            let named = disks.iter().find(|(number, _)| disk_name(*number) == name);
+            let (_, disk) = named.ok_or_else(|| format!("ARCHIVE: it has a disk {name}"))?;
+            archived.restore(id, disk).await.map_err(|e| format!("ARCHIVE: {name} cannot be restored: {e}"))?;
+            restored += 1;
+        }
+        if restored != disks.len() {
+            return Err(format!("ARCHIVE: it has {restored} of {} disks", disks.len()));
+        }
+        Ok(Some(archived.time_ms()))
+    }
+
+    /// The store, for a restore.
+    pub(crate) fn remote_in(&mut self, env: &Env) -> Option<MemoryStore> {
+        let well: Fates = Arc::new(|_| Fate::Answered(Duration::from_micros(100)));
+        self.remote = Some(self.remote.as_ref()?.in_env(env, well));
+        self.remote.clone()
+    }
+
+    /// Takes over what was known at the restored state.
+    pub(crate) fn know(&self, look: u64, shared: &Shared) -> Outcome {
+        if look < self.floor {
+            return Err(format!("ARCHIVE: look {look} was restored, and {} had been archived", self.floor));
+        }
+        let looks = self.looks.lock();
+        let known = looks.at(look).ok_or_else(|| format!("ARCHIVE: {look} was restored, which is no look"))?;
+        known.restore(shared);
+        Ok(())
+    }
+}
+
+impl LifeArchive {
+    /// Starts to follow, before the store serves.
+    pub(crate) async fn start(&mut self, store: &Store, shared: &Arc<Shared>, env: &Env) -> Outcome {
+        let archive = match self.try_start(store, shared, env).await {
+            Ok(archive) => archive,
+            // The life has none.
+            Err(ArchiveError::Unreachable(_)) => return Ok(()),
+            Err(ArchiveError::Older(_)) if self.maybe_older => {
+                // As an operator would, with another prefix.
+                let names: Vec<String> = self.remote.objects().into_keys().collect();
+                names.iter().for_each(|name| self.remote.force(name, None));
+                *self.kept.0.lock() = None;
+                *self.looks.lock() = Looks::default();
+                match self.try_start(store, shared, env).await {
+                    Ok(archive) => archive,
+                    Err(ArchiveError::Unreachable(_)) => return Ok(()),
+                    Err(e) => return Err(format!("ARCHIVE: {e}")),
+                }
+            }
+            Err(e) => return Err(format!("ARCHIVE: {e}")),
+        };
+        if self.archive.set(archive).is_err() {
+            return Err("a life has one archive".to_owned());
+        }
+        Ok(())
+    }
+
+    async fn try_start(&self, store: &Store, shared: &Arc<Shared>, env: &Env) -> Result<Archive, ArchiveError> {
+        let members = Arc::new(Watched {
+            store: store.clone(),
+            shared: shared.clone(),
+            looks: self.looks.clone(),
+            archive: self.archive.clone(),
+            counted: self.counted.clone(),
+        });
+        let parts = ArchiveParts { store: Arc::new(self.remote.clone()), keeper: self.kept.clone(), members };
+        let env = Env::new(CountedLooks { env: env.clone(), looks: self.counted.clone() });
+        Archive::start(parts, self.plan.options.clone(), &env).await
+    }
+
+    /// Checks that the archive is well.
+    pub(crate) fn check(&self) -> Outcome {
+        let Some(status) = self.archive.get().map(Archive::status) else { return Ok(()) };
+        match (status.error, status.damaged_bytes) {
+            // They were put back while the store was away.
+            (Some(error), _) if self.maybe_older && error.contains("older than the archive") => Ok(()),
+            (Some(error), _) => Err(format!("ARCHIVE: it has ended: {error}")),
+            (None, 0) => Ok(()),
+            (None, bytes) => Err(format!("ARCHIVE: {bytes} bytes seem damaged")),
+        }
+    }
+
+    /// Ends it before the store closes: it must catch up.
+    pub(crate) async fn stop(&self) -> Outcome {
+        let Some(archive) = self.archive.get() else { return Ok(()) };
+        archive.stop(CATCH_UP).await;
+        self.check()?;
+        let status = archive.status();
+        if status.error.is_some() || status.state == ArchiveState::Claiming && self.plan.away {
+            return Ok(());
+        }
+        if status.state != ArchiveState::Following || status.lag_bytes > 0 || status.lag_seconds > 0.0 {
+            return Err(format!("ARCHIVE: it does not catch up: {status:?}"));
+        }
+        Ok(())
+    }
+}
