@@ -26,6 +26,12 @@ const OBJECT_BYTES_MAX: u64 = 4 << 30;
 /// Documents whose payload is kept for further parts.
 const PAYLOADS_KEPT: usize = 16;
 
+/// Fewest epochs that a restore skips: more than uses of extents can have followed the image.
+const EPOCHS_SKIPPED_MIN: u64 = 1 << 32;
+
+/// Further ones, of which their number is drawn.
+const EPOCHS_DRAWN: u64 = 1 << 40;
+
 /// Most bytes of one write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -130,15 +136,13 @@ impl DiskWriter<'_> {
         // its extents.
         self.zero(0, 0, EXTENTS_START).await?;
         self.disk.flush().await?;
+        let epoch = self.epoch_beyond();
         for extent in 0..superblock.extents_in(self.disk.len()) {
             match self.image.extents.get(&extent) {
                 Some(ExtentImage::Used(of)) => self.used(&superblock, extent, of).await?,
                 // Without a header it is found to be lost, as it was.
                 Some(ExtentImage::Lost { .. }) => self.zero(superblock.extent_start(extent), 0, BLOCK as u64).await?,
-                // An extent without any use would seem to be lost if later ones are in use: the
-                // disk has no roster yet.
-                Some(ExtentImage::Free { epoch }) => self.free(&superblock, extent, (*epoch).max(1)).await?,
-                None => self.free(&superblock, extent, 1).await?,
+                Some(ExtentImage::Free { .. }) | None => self.free(&superblock, extent, epoch).await?,
             }
         }
         self.disk.flush().await?;
@@ -149,7 +153,15 @@ impl DiskWriter<'_> {
         Ok(())
     }
 
-    /// Marks an extent as free.
+    /// An epoch above all that were given out before: after the image, or after another restore of
+    /// it onto the same disk. It is drawn, as counting would give it out again.
+    fn epoch_beyond(&self) -> u64 {
+        let skipped = EPOCHS_SKIPPED_MIN + self.parts.attempts.env().random_u64() % EPOCHS_DRAWN;
+        self.image.counters.next_epoch.saturating_add(skipped)
+    }
+
+    /// Marks an extent as free. Its bytes stay, and may be of a later use. The next uses get epochs
+    /// above this one, so the old bytes never verify again.
     async fn free(&self, superblock: &Superblock, extent: u32, epoch: u64) -> Result<(), RestoreError> {
         let header = ExtentHeader {
             id: ExtentId { pool: superblock.pool, extent, epoch },

@@ -25,7 +25,7 @@ pub(crate) struct ArchivePlan {
 impl ArchivePlan {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let options = ArchiveOptions {
-            interval: Duration::from_micros(*rng.pick(&[2_000, 10_000, 100_000])),
+            interval: Duration::from_micros(*rng.pick(&[5_000, 20_000, 200_000])),
             uploads_max: rng.range(1, 4) as usize,
             claim_wait: Duration::from_secs(5),
             machine: "simulated".to_owned(),

@@ -33,6 +33,8 @@ fn seeds_pass() {
         report.indexes > 10 && done.index_failed > 20 && done.index_rebuilt > 2 && done.gone_back > 0,
         "{report:?}"
     );
+    // Some have an archive, and are restored from it.
+    assert!(done.from_archive > 10, "{report:?}");
     // Some have saturating clients.
     assert!(report.saturating > 2, "{report:?}");
     // A few have single-use keys, whose delete records must not accumulate.
@@ -56,7 +58,19 @@ fn a_seed_replays_exactly() {
 #[test]
 fn every_broken_variant_is_caught() {
     for variant in tried(Variant::ALL) {
-        let soon = [Variant::OlderIndex, Variant::ForeignIndex, Variant::IndexErrors, Variant::LateFlush];
+        let soon = [
+            Variant::OlderIndex,
+            Variant::ForeignIndex,
+            Variant::IndexErrors,
+            Variant::LateFlush,
+            Variant::UnansweredPieces,
+            Variant::TornCut,
+            Variant::RecycledLeftOut,
+            Variant::AnyEpoch,
+            Variant::OlderDisks,
+            Variant::NoClaim,
+            Variant::OwnerAfterClaim,
+        ];
         let runs = if soon.contains(&variant) { 200 } else { 1_000 };
         let options = SimOptions { seed: 1, runs, variant: Some(variant), ..SimOptions::default() };
         let report = run(&options, &|_, _| ());
