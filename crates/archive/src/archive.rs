@@ -36,6 +36,8 @@ pub struct ArchiveStatus {
     pub lag_bytes: u64,
     /// When the newest state was taken that can be restored, in milliseconds since the Unix epoch.
     pub archived_ms: Option<u64>,
+    /// When the state was taken that is being archived now, in milliseconds since the Unix epoch.
+    pub shipping_ms: Option<u64>,
     /// Why requests to the store fail now.
     pub failing: Option<String>,
     /// For how many seconds they have failed; 0 if they do not.
@@ -165,6 +167,7 @@ impl Archive {
             lag_seconds: lag.age.as_secs_f64(),
             lag_bytes: lag.bytes,
             archived_ms: now.cut_ms,
+            shipping_ms: lag.shipping_ms,
             failing_seconds: failing.as_ref().map_or(0.0, |(age, _)| age.as_secs_f64()),
             failing: failing.map(|(_, why)| why),
             error: now.error,

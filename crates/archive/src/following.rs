@@ -80,6 +80,8 @@ pub(crate) struct Lag {
     pub(crate) age: Duration,
     /// Bytes that became durable since.
     pub(crate) bytes: u64,
+    /// When the cut was taken that is being shipped, in milliseconds since the Unix epoch.
+    pub(crate) shipping_ms: Option<u64>,
 }
 
 /// The bytes of one use at the last look: epoch, opening, durable bytes.
@@ -99,6 +101,8 @@ struct State {
     aside: BTreeMap<DiskId, Duration>,
     /// When the first change of the cut that is being shipped was found.
     shipping_since: Option<Duration>,
+    /// When that cut was taken, in milliseconds since the Unix epoch.
+    shipping_ms: Option<u64>,
 }
 
 /// Follows the logs of a pool.
@@ -216,7 +220,7 @@ impl Following {
         let state = &mut *state;
         state.aside.retain(|_, until| *until > now);
         let mut cut = PoolCut { bytes: state.durable_bytes, ..std::mem::take(&mut state.next) };
-        state.shipping_since = cut.since;
+        (state.shipping_since, state.shipping_ms) = (cut.since, Some(cut.time_ms));
         for disk in state.aside.keys() {
             if let Some(of) = cut.disks.remove(disk) {
                 state.next.disks.insert(*disk, of);
@@ -230,7 +234,7 @@ impl Following {
     /// Gives a cut back that was given up. What was found since is newer.
     pub(crate) fn give_back(&self, cut: PoolCut) {
         let mut state = self.state.lock();
-        state.shipping_since = None;
+        (state.shipping_since, state.shipping_ms) = (None, None);
         let next = &mut state.next;
         next.since = cut.since;
         next.time_ms = next.time_ms.max(cut.time_ms);
@@ -252,7 +256,7 @@ impl Following {
     pub(crate) fn archived(&self, cut: &PoolCut) {
         let mut state = self.state.lock();
         state.archived_bytes = cut.bytes.max(state.archived_bytes);
-        state.shipping_since = None;
+        (state.shipping_since, state.shipping_ms) = (None, None);
     }
 
     /// How far the archive is behind at the last look.
@@ -262,6 +266,7 @@ impl Following {
         Lag {
             age: oldest.map_or(Duration::ZERO, |since| self.env.now().saturating_sub(since)),
             bytes: state.durable_bytes.saturating_sub(state.archived_bytes),
+            shipping_ms: state.shipping_ms,
         }
     }
 }

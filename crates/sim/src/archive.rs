@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -69,11 +69,18 @@ impl Looks {
         self.known.range(..=look).next_back().map(|(_, known)| known)
     }
 
-    /// Drops what was known before a look only.
-    fn drop_before(&mut self, look: u64) {
-        if let Some((first, _)) = self.known.range(..=look).next_back() {
-            self.known = self.known.split_off(&first.clone());
-        }
+    /// Drops what was known at looks after one.
+    fn forget_after(&mut self, look: u64) {
+        self.known.retain(|first, _| *first <= look);
+        self.last = None;
+    }
+
+    /// Drops what was known at no look that a head names, or will name.
+    fn forget_but(&mut self, named: [Option<u64>; 2]) {
+        let first = |look: u64| self.known.range(..=look).next_back().map(|(first, _)| *first);
+        let kept: Vec<u64> = named.into_iter().flatten().filter_map(first).collect();
+        self.known.retain(|first, _| kept.contains(first));
+        self.last = None;
     }
 }
 
@@ -115,16 +122,20 @@ struct Watched {
     store: Store,
     shared: Arc<Shared>,
     looks: Arc<Mutex<Looks>>,
-    archive: Arc<OnceLock<Archive>>,
+    archive: Arc<Mutex<Option<Archive>>>,
     counted: Arc<AtomicU64>,
+    /// The last look of the lives before.
+    begun: u64,
 }
 
 impl Members for Watched {
     fn members(&self) -> Vec<PoolMember> {
         let mut looks = self.looks.lock();
-        if let Some(archived) = self.archive.get().and_then(|archive| archive.status().archived_ms) {
-            // A head never names an older cut.
-            looks.drop_before(archived);
+        let status = self.archive.lock().as_ref().map(Archive::status);
+        match status.filter(|status| status.tenure > 0) {
+            Some(status) => looks.forget_but([status.archived_ms, status.shipping_ms]),
+            // Before the claim no cut is taken: the head names one of an earlier life.
+            None => looks.forget_after(self.begun),
         }
         looks.note(self.counted.fetch_add(1, Relaxed) + 1, &self.shared);
         self.store.members()
@@ -144,7 +155,7 @@ pub(crate) struct Elsewhere {
     /// How many looks there were.
     counted: Arc<AtomicU64>,
     /// The archive of the last life.
-    last: Arc<OnceLock<Archive>>,
+    last: Arc<Mutex<Option<Archive>>>,
     /// The newest look that was known to be archived.
     floor: u64,
 }
@@ -157,7 +168,7 @@ pub(crate) struct LifeArchive {
     kept: Arc<Kept>,
     looks: Arc<Mutex<Looks>>,
     counted: Arc<AtomicU64>,
-    archive: Arc<OnceLock<Archive>>,
+    archive: Arc<Mutex<Option<Archive>>>,
     /// Whether the disks may be older than the archive.
     maybe_older: bool,
 }
@@ -182,7 +193,8 @@ impl Elsewhere {
 
     /// After a life: notes what was archived. Returns whether its process owned the archive.
     pub(crate) fn end(&mut self) -> bool {
-        let Some(status) = self.last.get().map(Archive::status) else { return false };
+        // It holds the store, whose members know it.
+        let Some(status) = self.last.lock().take().map(|archive| archive.status()) else { return false };
         self.floor = self.floor.max(status.archived_ms.unwrap_or(0));
         status.tenure > 0
     }
@@ -251,9 +263,7 @@ impl LifeArchive {
             }
             Err(e) => return Err(format!("ARCHIVE: {e}")),
         };
-        if self.archive.set(archive).is_err() {
-            return Err("a life has one archive".to_owned());
-        }
+        *self.archive.lock() = Some(archive);
         Ok(())
     }
 
@@ -264,6 +274,7 @@ impl LifeArchive {
             looks: self.looks.clone(),
             archive: self.archive.clone(),
             counted: self.counted.clone(),
+            begun: self.counted.load(Relaxed),
         });
         let parts = ArchiveParts { store: Arc::new(self.remote.clone()), keeper: self.kept.clone(), members };
         let env = Env::new(CountedLooks { env: env.clone(), looks: self.counted.clone() });
@@ -272,7 +283,7 @@ impl LifeArchive {
 
     /// Checks that the archive is well.
     pub(crate) fn check(&self) -> Outcome {
-        let Some(status) = self.archive.get().map(Archive::status) else { return Ok(()) };
+        let Some(status) = self.archive.lock().as_ref().map(Archive::status) else { return Ok(()) };
         match (status.error, status.damaged_bytes) {
             // They were put back while the store was away.
             (Some(error), _) if self.maybe_older && error.contains("older than the archive") => Ok(()),
@@ -284,7 +295,7 @@ impl LifeArchive {
 
     /// Ends it before the store closes: it must catch up.
     pub(crate) async fn stop(&self) -> Outcome {
-        let Some(archive) = self.archive.get() else { return Ok(()) };
+        let Some(archive) = self.archive.lock().clone() else { return Ok(()) };
         archive.stop(CATCH_UP).await;
         self.check()?;
         let status = archive.status();
