@@ -102,7 +102,8 @@ struct Claiming {
 }
 
 impl Archive {
-    /// Starts to follow. The pool is open, and serves when this has returned.
+    /// Starts to follow. The pool is open, and serves when this has returned. Once for each opening
+    /// of a pool: the logs tell only once what recovery has found.
     ///
     /// # Errors
     /// Why the pool must not serve.

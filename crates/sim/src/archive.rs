@@ -250,16 +250,12 @@ impl LifeArchive {
             // The life has none.
             Err(ArchiveError::Unreachable(_)) => return Ok(()),
             Err(ArchiveError::Older(_)) if self.maybe_older => {
-                // As an operator would, with another prefix.
+                // As an operator would, with another prefix at the next start.
                 let names: Vec<String> = self.remote.objects().into_keys().collect();
                 names.iter().for_each(|name| self.remote.force(name, None));
                 *self.kept.0.lock() = None;
                 *self.looks.lock() = Looks::default();
-                match self.try_start(store, shared, env).await {
-                    Ok(archive) => archive,
-                    Err(ArchiveError::Unreachable(_)) => return Ok(()),
-                    Err(e) => return Err(format!("ARCHIVE: {e}")),
-                }
+                return Ok(());
             }
             Err(e) => return Err(format!("ARCHIVE: {e}")),
         };
