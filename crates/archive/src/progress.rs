@@ -99,18 +99,14 @@ impl Progress {
         }
     }
 
-    /// This process owns the archive, whose head names this image.
-    pub(crate) fn owned(&self, head: &Head, image: &Image) {
-        self.head_is(head, image);
-    }
-
     /// A head names a new cut.
     pub(crate) fn named(&self, head: &Head, image: &Image) {
         self.state.lock().cuts += 1;
         self.head_is(head, image);
     }
 
-    fn head_is(&self, head: &Head, image: &Image) {
+    /// The head of the archive, which this process owns, names this image.
+    pub(crate) fn head_is(&self, head: &Head, image: &Image) {
         let mut state = self.state.lock();
         assert!(head.version > state.version, "heads have ascending versions");
         state.state = if head.cut.is_some() { ArchiveState::Following } else { ArchiveState::Copying };

@@ -76,7 +76,7 @@ impl Shipper {
         let gather = Gather::new(&loaded.image);
         let begun = (!since.disks.is_empty()).then(|| attempts.env().now());
         let base_at = attempts.env().now();
-        progress.owned(&head.head, &loaded.image);
+        progress.head_is(&head.head, &loaded.image);
         Self {
             base_at,
             attempts,

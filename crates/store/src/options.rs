@@ -98,8 +98,6 @@ pub enum StoreSabotage {
     EventsTrimmed,
     /// Channels keep their epochs when the pool was put back to an earlier state.
     EpochsKept,
-    /// A slot's home changes before the archive has its copy.
-    UnarchivedMove,
     /// Any index of the pool is used, whatever its history and age.
     AnyIndex,
     /// A record is skipped when the index cannot be read.

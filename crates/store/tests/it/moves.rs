@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_flow::Env;
 use steadfast_store::{
-    BucketSettings, Condition, DiskState, ListQuery, MoveState, PartChoice, PoolDisk, Store, StoreError,
+    BucketSettings, Condition, DiskState, ListQuery, MoveGate, MoveState, PartChoice, PoolDisk, Store, StoreError,
 };
 
 const EIO: i32 = 5;
@@ -161,6 +161,39 @@ async fn disks_come_and_go_in_memory() {
 #[tokio::test]
 async fn disks_come_and_go_on_lsm() {
     come_and_go(true).await;
+}
+
+/// An archive that has nothing until it is opened.
+#[derive(Debug, Default)]
+struct Gate(AtomicBool);
+
+impl MoveGate for Gate {
+    fn has(&self, _: [u8; 16], _: u64) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// No slot gets another home before the archive has its copy. Writers do not wait for it.
+#[tokio::test]
+async fn moves_wait_for_the_archive_and_writers_do_not() {
+    let mut pool = Pool::new(false).await;
+    let gate = Arc::new(Gate::default());
+    pool.options.move_gate = Some(gate.clone());
+    let store = pool.open().await;
+    store.buckets().create(BUCKET, BucketSettings::default()).await.expect("bucket");
+    let mut model = fill(&store, 60).await;
+    store.disks().add(named("second", &formatted().await)).await.expect("added");
+    let mut moving = store.disks().moving();
+    let waits = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.step == "waiting for the archive")).await;
+    assert_eq!(waits.expect("the store is there").as_ref().map(|m| m.slots_done), Some(0));
+    for n in 0..60 {
+        put(&store, &key(n), b"newer").await;
+        model.insert(key(n), b"newer".to_vec());
+    }
+    assert_eq!(store.disks().moving().borrow().as_ref().map(|m| m.slots_done), Some(0));
+    gate.0.store(true, Ordering::Relaxed);
+    done(&store).await;
+    check(&store, &model).await;
 }
 
 #[tokio::test]

@@ -197,9 +197,8 @@ impl Mover {
 
     /// Whether the archive, if there is one, has the records of a disk up to this one.
     fn is_archived(&self, shard: &Shard, lsn: Lsn) -> bool {
-        let options = &self.store.0.options;
-        let Some(gate) = options.move_gate.as_ref() else { return true };
-        gate.has(shard.log().superblock().pool, lsn) || has_fault(options.sabotage, StoreSabotage::UnarchivedMove)
+        let gate = self.store.0.options.move_gate.as_ref();
+        gate.is_none_or(|gate| gate.has(shard.log().superblock().pool, lsn))
     }
 
     /// Copies all entities of the batch as the index scan finds them.
