@@ -34,6 +34,9 @@ pub struct ArchiveStatus {
     pub lag_seconds: f64,
     /// Bytes that have become durable since the state that the archive has.
     pub lag_bytes: u64,
+    /// When the logs were looked at last, in milliseconds since the Unix epoch: the lag is that of
+    /// this moment.
+    pub looked_ms: u64,
     /// When the newest state was taken that can be restored, in milliseconds since the Unix epoch.
     pub archived_ms: Option<u64>,
     /// When the state was taken that is being archived now, in milliseconds since the Unix epoch.
@@ -167,6 +170,7 @@ impl Archive {
             following: now.state == ArchiveState::Following,
             lag_seconds: lag.age.as_secs_f64(),
             lag_bytes: lag.bytes,
+            looked_ms: lag.looked_ms,
             archived_ms: now.cut_ms,
             shipping_ms: lag.shipping_ms,
             failing_seconds: failing.as_ref().map_or(0.0, |(age, _)| age.as_secs_f64()),

@@ -1,47 +1,78 @@
 //! A pool as its archive has it.
 
-use std::sync::Arc;
-
-use steadfast_disk::Disk;
-use steadfast_flow::Env;
-use steadfast_net::RemoteStore;
-
-use crate::attempts::{Attempts, Pause};
-use crate::disk_writer::{DiskWriter, PartReader, RestoreError};
+use crate::attempts::Attempts;
+use crate::disk_writer::{DiskWriter, RestoreError, RestorePlace};
 use crate::error::ArchiveError;
-use crate::head_writer::KnownHeadObject;
+use crate::head::NamedCut;
+use crate::image::{DiskImage, ExtentImage};
 use crate::load::Loaded;
-use crate::name::{DiskId, HEAD};
+use crate::name::DiskId;
+use crate::part_reader::PartReader;
+use crate::transfer_progress::TransferProgress;
 
-/// The state of a pool that the head of an archive names.
+/// A disk of an archived pool.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct ArchivedDisk {
+    /// Its identity.
+    #[serde(serialize_with = "as_text")]
+    pub id: DiskId,
+    /// Its path or name when it was archived.
+    pub name: String,
+    /// Bytes that are stored of it.
+    pub bytes: u64,
+    /// Least bytes of a disk onto which it can be restored.
+    pub needs_bytes: u64,
+}
+
+fn as_text<S: serde::Serializer>(id: &DiskId, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(id)
+}
+
+impl ArchivedDisk {
+    fn new(id: DiskId, of: &DiskImage) -> Self {
+        let extents = of.extents.last_key_value().map_or(0, |(extent, _)| extent + 1);
+        Self {
+            id,
+            name: of.about.name.clone(),
+            bytes: stored_bytes(of),
+            needs_bytes: of.about.superblock(id).extent_start(extents),
+        }
+    }
+}
+
+fn stored_bytes(of: &DiskImage) -> u64 {
+    let used = of.extents.values().filter_map(|extent| match extent {
+        ExtentImage::Used(of) => Some(of.bytes()),
+        _ => None,
+    });
+    used.sum()
+}
+
+/// One state of a pool, as its archive has it.
 pub struct ArchivedPool {
     attempts: Attempts,
     loaded: Loaded,
     time_ms: u64,
+    tenure: Option<u64>,
 }
 
 impl ArchivedPool {
-    /// Reads the newest state. Requests that fail are repeated without end.
+    /// Reads the state that a cut names. `payload` is that of the head which has the cut.
     ///
     /// # Errors
-    /// [`ArchiveError::Broken`] when there is none, or objects of it are missing or were changed.
-    pub async fn read(store: Arc<dyn RemoteStore>, env: &Env) -> Result<Self, ArchiveError> {
-        let (attempts, mut pause) = (Attempts::new(store, env), Pause::new());
-        let head = loop {
-            match KnownHeadObject::read_once(&attempts).await {
-                Ok(Some(head)) => break head?,
-                Ok(None) => return Err(ArchiveError::broken(HEAD, "there is none: this is no archive")),
-                Err(_) => pause.wait(env).await,
-            }
-        };
-        let Some(cut) = &head.head.cut else {
-            return Err(ArchiveError::broken(
-                HEAD,
-                "the first complete copy was not finished: nothing can be restored",
-            ));
-        };
-        let loaded = Loaded::read(&attempts, cut, &head.payload).await?;
-        Ok(Self { attempts, loaded, time_ms: cut.time_ms })
+    /// [`ArchiveError::Broken`] when objects are missing or were changed.
+    pub(crate) async fn load(
+        attempts: &Attempts,
+        cut: &NamedCut,
+        payload: &bytes::Bytes,
+    ) -> Result<Self, ArchiveError> {
+        let loaded = Loaded::read(attempts, cut, payload).await?;
+        Ok(Self { attempts: attempts.clone(), loaded, time_ms: cut.time_ms, tenure: None })
+    }
+
+    /// As the state of a head that this process owns.
+    pub(crate) fn owned(self, tenure: u64) -> Self {
+        Self { tenure: Some(tenure), ..self }
     }
 
     /// When the state was taken, in milliseconds since the Unix epoch.
@@ -49,22 +80,50 @@ impl ArchivedPool {
         self.time_ms
     }
 
-    /// The disks of the pool at that time, with their names.
-    pub fn disks(&self) -> impl Iterator<Item = (DiskId, &str)> {
-        let there = self.loaded.image.disks.iter().filter(|(_, of)| of.about.left_ms.is_none());
-        there.map(|(disk, of)| (*disk, of.about.name.as_str()))
+    /// The tenure of the head that names the state, if this process owns it.
+    pub fn tenure(&self) -> Option<u64> {
+        self.tenure
     }
 
-    /// Makes one of the disks. What `onto` held before is gone.
+    /// A checksum of the state: those of two readings are equal if it is the same.
+    pub fn fingerprint(&self) -> u32 {
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        for (disk, of) in &self.loaded.image.disks {
+            digest.update(&disk.0);
+            digest.update(&of.counters.next_epoch.to_le_bytes());
+            digest.update(&of.counters.last_lsn.to_le_bytes());
+            for (extent, of) in &of.extents {
+                let ExtentImage::Used(of) = of else { continue };
+                [u64::from(*extent), of.epoch, of.opening].iter().for_each(|n| digest.update(&n.to_le_bytes()));
+                let parts = of.parts.values().flat_map(|part| [part.from, part.len, part.crc]);
+                parts.for_each(|n| digest.update(&n.to_le_bytes()));
+            }
+        }
+        digest.finalize() as u32
+    }
+
+    /// The disks of the pool at that time.
+    pub fn disks(&self) -> Vec<ArchivedDisk> {
+        let there = self.loaded.image.disks.iter().filter(|(_, of)| of.about.left_ms.is_none());
+        there.map(|(disk, of)| ArchivedDisk::new(*disk, of)).collect()
+    }
+
+    /// Makes one of the disks. What the place held before is gone.
     ///
     /// # Errors
     /// Those of the archive's objects and of the disk.
     ///
     /// # Panics
     /// If it is not a disk of the pool.
-    pub async fn restore(&self, disk: DiskId, onto: &Arc<dyn Disk>) -> Result<(), RestoreError> {
+    pub async fn restore(
+        &self,
+        disk: DiskId,
+        place: &RestorePlace<'_>,
+        progress: &TransferProgress,
+    ) -> Result<(), RestoreError> {
         let image = self.loaded.image.disks.get(&disk).expect("a disk of the pool");
+        progress.expect(stored_bytes(image));
         let parts = PartReader::new(&self.attempts, &self.loaded.inline);
-        DiskWriter { disk: onto, id: disk, image, parts: &parts }.write().await
+        DiskWriter { place, id: disk, image, parts: &parts, progress, env: self.attempts.env() }.write().await
     }
 }

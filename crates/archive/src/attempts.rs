@@ -34,8 +34,16 @@ pub(crate) struct Attempts {
     store: Arc<dyn RemoteStore>,
     env: Env,
     counts: Arc<RequestCounts>,
+    /// Time of failures after which they are not repeated any more; `None`: without end.
+    patience: Option<Duration>,
     /// Why requests fail now, and since when.
-    failing: Arc<Mutex<Option<(Duration, String)>>>,
+    failing: Arc<Mutex<Option<Failing>>>,
+}
+
+/// Requests that fail.
+struct Failing {
+    since: Duration,
+    last: RemoteError,
 }
 
 /// The pause before a repetition.
@@ -58,7 +66,12 @@ impl Pause {
 
 impl Attempts {
     pub(crate) fn new(store: Arc<dyn RemoteStore>, env: &Env) -> Self {
-        Self { store, env: env.clone(), counts: Arc::default(), failing: Arc::default() }
+        Self { store, env: env.clone(), counts: Arc::default(), patience: None, failing: Arc::default() }
+    }
+
+    /// As [`Attempts::new`], and gives up when requests have failed for `patience`, or are refused.
+    pub(crate) fn for_a_while(store: Arc<dyn RemoteStore>, patience: Duration, env: &Env) -> Self {
+        Self { patience: Some(patience), ..Self::new(store, env) }
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -75,8 +88,27 @@ impl Attempts {
 
     /// Why requests fail now, and for how long they have failed.
     pub(crate) fn failing(&self) -> Option<(Duration, String)> {
-        let failing = self.failing.lock().clone();
-        failing.map(|(since, why)| (self.env.now().saturating_sub(since), why))
+        let failing = self.failing.lock();
+        failing.as_ref().map(|failing| (self.env.now().saturating_sub(failing.since), failing.last.to_string()))
+    }
+
+    /// Whether the last request was refused, as the next one would be.
+    fn is_refused(&self) -> bool {
+        matches!(&*self.failing.lock(), Some(Failing { last: RemoteError::Refused(_), .. }))
+    }
+
+    /// Waits before a repetition.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Unreachable`] when requests have failed for too long.
+    pub(crate) async fn wait(&self, pause: &mut Pause) -> Result<(), ArchiveError> {
+        if let Some((age, why)) = self.failing()
+            && self.patience.is_some_and(|patience| age >= patience || self.is_refused())
+        {
+            return Err(ArchiveError::Unreachable(format!("{} cannot be used: {why}", self.describe())));
+        }
+        pause.wait(&self.env).await;
+        Ok(())
     }
 
     /// Notes the outcome of a request. An answer that refuses a condition is a good one.
@@ -85,8 +117,8 @@ impl Attempts {
             Err(e @ (RemoteError::Unknown(_) | RemoteError::Slow(_) | RemoteError::Refused(_))) => {
                 self.counts.failures.fetch_add(1, Relaxed);
                 let mut failing = self.failing.lock();
-                let since = failing.take().map_or_else(|| self.env.now(), |(since, _)| since);
-                *failing = Some((since, e.to_string()));
+                let since = failing.take().map_or_else(|| self.env.now(), |failing| failing.since);
+                *failing = Some(Failing { since, last: e.clone() });
             }
             Ok(_) | Err(RemoteError::Exists | RemoteError::Changed | RemoteError::Missing) => {
                 *self.failing.lock() = None;
@@ -154,7 +186,23 @@ impl Attempts {
                 Err(e @ (RemoteError::Missing | RemoteError::Refused(_))) => {
                     return Err(ArchiveError::broken(name, e));
                 }
-                Err(_) => pause.wait(&self.env).await,
+                Err(_) => self.wait(&mut pause).await?,
+            }
+        }
+    }
+
+    /// As [`Attempts::read`] of the whole object; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// Those of [`Attempts::read`].
+    pub(crate) async fn find(&self, name: &str, bytes_max: u64) -> Result<Option<RemoteObject>, ArchiveError> {
+        let mut pause = Pause::new();
+        loop {
+            match self.read_once(name, None, bytes_max).await {
+                Ok(object) => return Ok(Some(object)),
+                Err(RemoteError::Missing) => return Ok(None),
+                Err(e @ RemoteError::Refused(_)) => return Err(ArchiveError::broken(name, e)),
+                Err(_) => self.wait(&mut pause).await?,
             }
         }
     }
@@ -176,7 +224,7 @@ impl Attempts {
                     }
                     return Ok(());
                 }
-                Err(_) => pause.wait(&self.env).await,
+                Err(_) => self.wait(&mut pause).await?,
             }
         }
     }

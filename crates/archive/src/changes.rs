@@ -114,6 +114,14 @@ pub enum ExtentChange {
 }
 
 impl ExtentChange {
+    /// The use, if it is in use.
+    pub(crate) fn used(&self) -> Option<&UseChange> {
+        match self {
+            Self::Used(of) => Some(of),
+            _ => None,
+        }
+    }
+
     /// Adds a later change of the same extent.
     pub(crate) fn add(&mut self, later: Self) {
         match (&mut *self, later) {

@@ -1,30 +1,23 @@
 //! Makes a disk of its image.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use futures::TryStreamExt;
+use futures::stream::{FuturesOrdered, FuturesUnordered};
 use steadfast_disk::{BLOCK, Disk};
+use steadfast_flow::Env;
 use steadfast_log::format::{
     EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Lineage, SUPERBLOCK_OFFSETS, Superblock,
 };
 
-use crate::attempts::Attempts;
-use crate::changes::{Part, Source};
-use crate::document::{self, DocumentKind, checksum};
+use crate::changes::Part;
 use crate::error::ArchiveError;
-use crate::head::{Base, Segment};
 use crate::image::{DiskImage, ExtentImage, UseImage};
-use crate::inline::Inline;
-use crate::name::{self, DiskId, HEAD, UseId};
-
-/// Most bytes of a document, and of a piece.
-const OBJECT_BYTES_MAX: u64 = 4 << 30;
-
-/// Documents whose payload is kept for further parts.
-const PAYLOADS_KEPT: usize = 16;
+use crate::name::{DiskId, UseId};
+use crate::part_reader::PartReader;
+use crate::transfer_progress::TransferProgress;
 
 /// Fewest epochs that a restore skips: more than uses of extents can have followed the image.
 const EPOCHS_SKIPPED_MIN: u64 = 1 << 32;
@@ -35,73 +28,14 @@ const EPOCHS_DRAWN: u64 = 1 << 40;
 /// Most bytes of one write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Reads the bytes of parts, and verifies them.
-pub(crate) struct PartReader<'a> {
-    attempts: &'a Attempts,
-    inline: &'a Inline,
-    payloads: Mutex<BTreeMap<String, Bytes>>,
-}
+/// Parts that are copied at a time; each is a piece of up to 8 MiB.
+const COPIES: usize = 8;
 
-impl<'a> PartReader<'a> {
-    pub(crate) fn new(attempts: &'a Attempts, inline: &'a Inline) -> Self {
-        Self { attempts, inline, payloads: Mutex::default() }
-    }
+/// Headers that are written at a time.
+const HEADERS: usize = 32;
 
-    /// The bytes of a part.
-    ///
-    /// # Errors
-    /// [`ArchiveError::Broken`] when they are not there.
-    pub(crate) async fn read(&self, of: UseId, part: &Part) -> Result<Bytes, ArchiveError> {
-        let (name, bytes) = match part.source {
-            Source::Here { .. } => (HEAD.to_owned(), self.inline.get(of, part.from).cloned()),
-            Source::Piece { from, by, at } => {
-                let (name, at) = (name::piece(of, from, by), u64::from(at));
-                let range = at..at + u64::from(part.len);
-                let object = self.attempts.read(&name, Some(range), u64::from(part.len)).await?;
-                (name, Some(object.body))
-            }
-            Source::Segment { by, at } => {
-                let name = name::segment(by);
-                let payload = self.payload::<Segment>(DocumentKind::Segment, &name).await?;
-                (name, slice(&payload, at, part.len))
-            }
-            Source::Base { by, at } => {
-                let name = name::base(by);
-                let payload = self.payload::<Base>(DocumentKind::Base, &name).await?;
-                (name, slice(&payload, at, part.len))
-            }
-        };
-        let bytes = bytes.ok_or_else(|| ArchiveError::broken(&name, "it is missing"))?;
-        if bytes.len() != part.len as usize || checksum(&bytes) != part.crc {
-            return Err(ArchiveError::broken(&name, "its bytes were changed: the checksum does not fit"));
-        }
-        Ok(bytes)
-    }
-
-    async fn payload<T: serde::de::DeserializeOwned>(
-        &self,
-        kind: DocumentKind,
-        name: &str,
-    ) -> Result<Bytes, ArchiveError> {
-        if let Some(kept) = self.payloads.lock().get(name) {
-            return Ok(kept.clone());
-        }
-        let object = self.attempts.read(name, None, OBJECT_BYTES_MAX).await?;
-        let (_, payload) = document::decode::<T>(kind, &object.body).map_err(ArchiveError::document(name))?;
-        let mut payloads = self.payloads.lock();
-        if payloads.len() >= PAYLOADS_KEPT {
-            payloads.pop_first();
-        }
-        payloads.insert(name.to_owned(), payload.clone());
-        Ok(payload)
-    }
-}
-
-fn slice(payload: &Bytes, at: u64, len: u32) -> Option<Bytes> {
-    let at = usize::try_from(at).ok()?;
-    let end = at.checked_add(len as usize).filter(|end| *end <= payload.len())?;
-    Some(payload.slice(at..end))
-}
+/// Bytes after which what was written is made durable, so that another attempt need not repeat it.
+const FLUSH_BYTES: u64 = 512 << 20;
 
 /// Why a disk could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -114,12 +48,51 @@ pub enum RestoreError {
     Disk(#[from] io::Error),
 }
 
+/// Where a disk of an archive is restored.
+pub struct RestorePlace<'a> {
+    /// The disk.
+    pub disk: &'a Arc<dyn Disk>,
+    /// Whether it read as zeros before the first attempt: gaps need not be written then.
+    pub blank: bool,
+    /// All extents before this one were written by an earlier attempt, of the same state.
+    pub begin: u32,
+    /// Called when all extents before one are durable.
+    pub reached: &'a (dyn Fn(u32) -> io::Result<()> + Sync),
+}
+
+impl<'a> RestorePlace<'a> {
+    /// A disk that may hold anything.
+    pub fn new(disk: &'a Arc<dyn Disk>) -> Self {
+        Self { disk, blank: false, begin: 0, reached: &|_| Ok(()) }
+    }
+}
+
 /// Makes a disk of its image. What the disk held before does not count any more.
 pub(crate) struct DiskWriter<'a> {
-    pub(crate) disk: &'a Arc<dyn Disk>,
+    pub(crate) place: &'a RestorePlace<'a>,
     pub(crate) id: DiskId,
     pub(crate) image: &'a DiskImage,
     pub(crate) parts: &'a PartReader<'a>,
+    pub(crate) progress: &'a TransferProgress,
+    pub(crate) env: &'a Env,
+}
+
+/// Something to be written in an extent.
+enum Step<'a> {
+    /// A part of a use.
+    Part(UseId, &'a Part),
+    /// Zeros, from one offset on the disk to another.
+    Zeros(u64, u64),
+    /// Nothing: the extent is complete.
+    End,
+}
+
+/// A step that is done.
+struct Done {
+    /// The extent, if that is complete.
+    ended: Option<u32>,
+    /// Bytes that were copied.
+    bytes: u64,
 }
 
 impl DiskWriter<'_> {
@@ -129,76 +102,147 @@ impl DiskWriter<'_> {
     /// # Errors
     /// Those of the store's content and of the disk.
     pub(crate) async fn write(&self) -> Result<(), RestoreError> {
-        let superblock = self.image.about.superblock(self.id);
+        let (disk, superblock) = (self.place.disk, self.image.about.superblock(self.id));
         let extents = self.image.extents.last_key_value().map_or(0, |(extent, _)| extent + 1);
-        self.disk.reserve(superblock.extent_start(extents)).await?;
+        disk.reserve(superblock.extent_start(extents)).await?;
         // With the superblocks goes what lies behind them: what an earlier use of the disk knew of
         // its extents.
-        self.zero(0, 0, EXTENTS_START).await?;
-        self.disk.flush().await?;
-        let epoch = self.epoch_beyond();
-        for extent in 0..superblock.extents_in(self.disk.len()) {
-            match self.image.extents.get(&extent) {
-                Some(ExtentImage::Used(of)) => self.used(&superblock, extent, of).await?,
-                // Without a header it is found to be lost, as it was.
-                Some(ExtentImage::Lost { .. }) => self.zero(superblock.extent_start(extent), 0, BLOCK as u64).await?,
-                Some(ExtentImage::Free { .. }) | None => self.free(&superblock, extent, epoch).await?,
+        self.zero(0, EXTENTS_START).await?;
+        disk.flush().await?;
+        self.uses(&superblock).await?;
+        self.headers(&superblock).await?;
+        disk.flush().await?;
+        for offset in SUPERBLOCK_OFFSETS {
+            disk.write(offset, Bytes::copy_from_slice(&superblock.encode())).await?;
+        }
+        disk.flush().await?;
+        Ok(())
+    }
+
+    /// Writes the extents in use, one after the other, several parts at a time.
+    async fn uses(&self, superblock: &Superblock) -> Result<(), RestoreError> {
+        let mut running = FuturesOrdered::new();
+        let mut unflushed = 0;
+        for (extent, of) in &self.image.extents {
+            let ExtentImage::Used(of) = of else { continue };
+            if *extent < self.place.begin {
+                self.progress.copied(of.bytes());
+                continue;
+            }
+            for step in self.steps(superblock, *extent, of) {
+                while running.len() >= COPIES {
+                    let done: Done = running.try_next().await?.expect("one is running");
+                    self.done(done, &mut unflushed).await?;
+                }
+                running.push_back(self.step(superblock, *extent, step));
             }
         }
-        self.disk.flush().await?;
-        for offset in SUPERBLOCK_OFFSETS {
-            self.disk.write(offset, Bytes::copy_from_slice(&superblock.encode())).await?;
+        while let Some(done) = running.try_next().await? {
+            self.done(done, &mut unflushed).await?;
         }
-        self.disk.flush().await?;
+        Ok(())
+    }
+
+    /// Notes that a step is done, as all before it are.
+    async fn done(&self, step: Done, unflushed: &mut u64) -> Result<(), RestoreError> {
+        *unflushed += step.bytes;
+        self.progress.copied(step.bytes);
+        if let Some(extent) = step.ended
+            && *unflushed >= FLUSH_BYTES
+        {
+            self.place.disk.flush().await?;
+            (self.place.reached)(extent + 1)?;
+            *unflushed = 0;
+        }
+        Ok(())
+    }
+
+    /// What is to be written in an extent: its parts, with zeros between them and behind them.
+    fn steps<'b>(&self, superblock: &Superblock, extent: u32, of: &'b UseImage) -> Vec<Step<'b>> {
+        let id = UseId { disk: self.id, extent, epoch: of.epoch, opening: of.opening };
+        let start = superblock.extent_start(extent);
+        let (mut steps, mut at) = (Vec::with_capacity(of.parts.len() + 1), start);
+        let zeros = |steps: &mut Vec<Step<'b>>, from: u64, end: u64| {
+            if from < end && !self.place.blank {
+                steps.push(Step::Zeros(from, end));
+            }
+        };
+        for (from, part) in &of.parts {
+            let from = start + u64::from(*from);
+            zeros(&mut steps, at, from);
+            steps.push(Step::Part(id, part));
+            at = from + u64::from(part.len);
+        }
+        // What an earlier opening of the same pool left behind the tail must not count.
+        zeros(&mut steps, at, start + superblock.extent_bytes);
+        steps.push(Step::End);
+        steps
+    }
+
+    async fn step(&self, superblock: &Superblock, extent: u32, step: Step<'_>) -> Result<Done, RestoreError> {
+        let mut done = Done { ended: None, bytes: 0 };
+        match step {
+            Step::End => done.ended = Some(extent),
+            Step::Zeros(from, end) => self.zero(from, end).await?,
+            Step::Part(id, part) => {
+                let bytes = self.parts.read(id, part).await?;
+                let start = superblock.extent_start(extent) + u64::from(part.from);
+                let mut writes = FuturesUnordered::new();
+                for at in (0..bytes.len()).step_by(WRITE_BYTES_MAX) {
+                    let end = bytes.len().min(at + WRITE_BYTES_MAX);
+                    writes.push(self.place.disk.write(start + at as u64, bytes.slice(at..end)));
+                }
+                while writes.try_next().await?.is_some() {}
+                done.bytes = u64::from(part.len);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Marks all other extents as free. Their bytes stay, and may be of a later use. The next uses
+    /// get epochs above these, so the old bytes never verify again.
+    async fn headers(&self, superblock: &Superblock) -> Result<(), RestoreError> {
+        let epoch = self.epoch_beyond();
+        let mut writes = FuturesUnordered::new();
+        for extent in 0..superblock.extents_in(self.place.disk.len()) {
+            let block = match self.image.extents.get(&extent) {
+                Some(ExtentImage::Used(_)) => continue,
+                // Without a header it is found to be lost, as it was.
+                Some(ExtentImage::Lost { .. }) => vec![0; BLOCK].into(),
+                Some(ExtentImage::Free { .. }) | None => {
+                    let header = ExtentHeader {
+                        id: ExtentId { pool: superblock.pool, extent, epoch },
+                        kind: ExtentKind::Free,
+                        base_lsn: 0,
+                        recycled_lsn: self.image.counters.recycled_lsn,
+                        lineage: Lineage::default(),
+                    };
+                    Bytes::copy_from_slice(&header.encode())
+                }
+            };
+            if writes.len() >= HEADERS {
+                writes.try_next().await?;
+            }
+            writes.push(self.place.disk.write(superblock.extent_start(extent), block));
+        }
+        while writes.try_next().await?.is_some() {}
         Ok(())
     }
 
     /// An epoch above all that were given out before: after the image, or after another restore of
     /// it onto the same disk. It is drawn, as counting would give it out again.
     fn epoch_beyond(&self) -> u64 {
-        let skipped = EPOCHS_SKIPPED_MIN + self.parts.attempts.env().random_u64() % EPOCHS_DRAWN;
+        let skipped = EPOCHS_SKIPPED_MIN + self.env.random_u64() % EPOCHS_DRAWN;
         self.image.counters.next_epoch.saturating_add(skipped)
     }
 
-    /// Marks an extent as free. Its bytes stay, and may be of a later use. The next uses get epochs
-    /// above this one, so the old bytes never verify again.
-    async fn free(&self, superblock: &Superblock, extent: u32, epoch: u64) -> Result<(), RestoreError> {
-        let header = ExtentHeader {
-            id: ExtentId { pool: superblock.pool, extent, epoch },
-            kind: ExtentKind::Free,
-            base_lsn: 0,
-            recycled_lsn: self.image.counters.recycled_lsn,
-            lineage: Lineage::default(),
-        };
-        let start = superblock.extent_start(extent);
-        self.disk.write(start, Bytes::copy_from_slice(&header.encode())).await?;
-        Ok(())
-    }
-
-    /// Writes the parts of a use, with zeros between them and behind them.
-    async fn used(&self, superblock: &Superblock, extent: u32, of: &UseImage) -> Result<(), RestoreError> {
-        let id = UseId { disk: self.id, extent, epoch: of.epoch, opening: of.opening };
-        let start = superblock.extent_start(extent);
-        let mut at = 0u64;
-        for (from, part) in &of.parts {
-            self.zero(start, at, u64::from(*from)).await?;
-            let bytes = self.parts.read(id, part).await?;
-            for (n, piece) in bytes.chunks(WRITE_BYTES_MAX).enumerate() {
-                let place = start + u64::from(*from) + (n * WRITE_BYTES_MAX) as u64;
-                self.disk.write(place, Bytes::copy_from_slice(piece)).await?;
-            }
-            at = u64::from(*from) + bytes.len() as u64;
-        }
-        // What an earlier opening of the same pool left behind the tail must not count.
-        self.zero(start, at, superblock.extent_bytes).await
-    }
-
-    /// Writes zeros from `at` to `end`, counted from the start of an extent.
-    async fn zero(&self, start: u64, mut at: u64, end: u64) -> Result<(), RestoreError> {
-        while at < end {
-            let len = (end - at).min(WRITE_BYTES_MAX as u64);
-            self.disk.write(start + at, vec![0; len as usize].into()).await?;
-            at += len;
+    /// Writes zeros from one offset to another.
+    async fn zero(&self, mut from: u64, end: u64) -> Result<(), RestoreError> {
+        let zeros = Bytes::from(vec![0; (end - from).min(WRITE_BYTES_MAX as u64) as usize]);
+        while from < end {
+            let len = (end - from).min(zeros.len() as u64);
+            self.place.disk.write(from, zeros.slice(..len as usize)).await?;
+            from += len;
         }
         Ok(())
     }

@@ -27,6 +27,19 @@ pub enum ArchiveError {
         "the disks are older than the archive: {0}. Restore the pool from the archive, or give this one another prefix"
     )]
     Older(String),
+    /// The owner of the archive seems to be alive.
+    #[error(
+        "{machine} wrote the archive {age_s} s ago. To restore the pool here takes the archive from it, and it ends: stop it          first. --take-over does it now; --at TIME makes a copy beside it"
+    )]
+    InUse {
+        /// The machine of the owner.
+        machine: String,
+        /// How long ago it wrote, in seconds.
+        age_s: u64,
+    },
+    /// All states are later than the wanted time.
+    #[error("the archive has no state that is so old: `steadfast archive points` lists those that it has")]
+    NoPoint,
     /// The store cannot be reached, and the server must not start without it.
     #[error("{0}")]
     Unreachable(String),

@@ -82,6 +82,8 @@ pub(crate) struct Lag {
     pub(crate) bytes: u64,
     /// When the cut was taken that is being shipped, in milliseconds since the Unix epoch.
     pub(crate) shipping_ms: Option<u64>,
+    /// When the last look was, in milliseconds since the Unix epoch.
+    pub(crate) looked_ms: u64,
 }
 
 /// The bytes of one use at the last look: epoch, opening, durable bytes.
@@ -103,6 +105,8 @@ struct State {
     shipping_since: Option<Duration>,
     /// When that cut was taken, in milliseconds since the Unix epoch.
     shipping_ms: Option<u64>,
+    /// When the last look was, in milliseconds since the Unix epoch.
+    looked_ms: u64,
 }
 
 /// Follows the logs of a pool.
@@ -170,7 +174,8 @@ impl Following {
         }
         let all: Vec<&Log> = logs.iter().map(|(_, log)| *log).collect();
         let cuts = Log::durable_cut(&all).expect("logs that are followed give cuts");
-        state.next.time_ms = self.env.wall_ms();
+        state.looked_ms = self.env.wall_ms();
+        state.next.time_ms = state.looked_ms;
         let mut any = false;
         for ((member, log), cut) in logs.into_iter().zip(cuts) {
             any |= state.add(member, log, cut);
@@ -267,6 +272,7 @@ impl Following {
             age: oldest.map_or(Duration::ZERO, |since| self.env.now().saturating_sub(since)),
             bytes: state.durable_bytes.saturating_sub(state.archived_bytes),
             shipping_ms: state.shipping_ms,
+            looked_ms: state.looked_ms,
         }
     }
 }

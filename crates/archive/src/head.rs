@@ -86,6 +86,20 @@ pub struct Head {
     pub cut: Option<NamedCut>,
 }
 
+impl Head {
+    /// The first head of an archive.
+    pub(crate) fn first(owner: Owner, machine: &str, time_ms: u64) -> Self {
+        let (promise, machine) = (Promise::Local, machine.to_owned());
+        Self { version: 1, tenure: 1, owner, machine, time_ms, promise, closed: false, cut: None }
+    }
+
+    /// The head by which another owner takes the archive; `None` if its numbers are exhausted.
+    pub(crate) fn taken(&self, owner: Owner, machine: &str, time_ms: u64) -> Option<Self> {
+        let (version, tenure) = (self.version.checked_add(1)?, self.tenure.checked_add(1)?);
+        Some(Self { version, tenure, cut: self.cut.clone(), ..Self::first(owner, machine, time_ms) })
+    }
+}
+
 /// The content of a segment: what changed since the segment or base before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {

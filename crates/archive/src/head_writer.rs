@@ -6,7 +6,7 @@ use steadfast_net::{EntityTag, RemoteError};
 use crate::attempts::{Attempts, Pause};
 use crate::document::{DocumentKind, decode, encode};
 use crate::error::ArchiveError;
-use crate::head::Head;
+use crate::head::{Head, Owner};
 use crate::name::HEAD;
 
 /// Most bytes of a head.
@@ -58,6 +58,17 @@ impl KnownHeadObject {
         Ok(Self { head, payload: Bytes::new(), body, tag })
     }
 
+    /// Gives the archive another owner, with the same cut.
+    ///
+    /// # Errors
+    /// Those of [`KnownHeadObject::replace`].
+    pub(crate) async fn take(self, attempts: &Attempts, owner: Owner, machine: &str) -> Result<Replaced, ArchiveError> {
+        let next = self.head.taken(owner, machine, attempts.env().wall_ms());
+        let next = next.ok_or_else(|| ArchiveError::broken(HEAD, "its version is impossible"))?;
+        let payload = self.payload.clone();
+        self.replace(attempts, next, &[payload]).await
+    }
+
     /// Replaces this head by `next`, which has a payload. Without a clear answer the same bytes are
     /// sent again, until it is known what happened.
     ///
@@ -96,7 +107,7 @@ impl KnownHeadObject {
                 Ok(None) => return Err(ArchiveError::broken(HEAD, "it was removed")),
                 Err(_) => {}
             }
-            pause.wait(attempts.env()).await;
+            attempts.wait(&mut pause).await?;
         }
     }
 }

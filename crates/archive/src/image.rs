@@ -77,6 +77,11 @@ impl UseImage {
         (is_apart && is_durable).then(|| _ = self.parts.insert(part.from, part))
     }
 
+    /// The bytes of its parts.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts.values().map(|part| u64::from(part.len)).sum()
+    }
+
     /// Whether parts of it lie in documents, which hold bytes of many uses.
     pub(crate) fn is_scattered(&self) -> bool {
         self.parts.values().any(|part| !matches!(part.source, Source::Piece { .. }))

@@ -8,12 +8,15 @@
 //! - `shipper` ships one cut after the other, with `transfer`, `gather` and `head_writer`.
 //! - `claim` makes this process the owner, and `own_state` remembers that.
 //! - `image` is the state of a pool that `changes` describe, and `load` reads it.
-//! - `archived_pool` is a pool as a head names it, and `disk_writer` makes a disk of it.
+//! - `reader` reads an archive and takes it over, `history` finds its older states, and `check`
+//!   verifies all of them.
+//! - `archived_pool` is one state of a pool, and `disk_writer` makes a disk of it.
 
 mod archive;
 mod archived_pool;
 mod attempts;
 mod changes;
+mod check;
 mod claim;
 mod disk_writer;
 mod document;
@@ -22,22 +25,31 @@ mod following;
 mod gather;
 mod head;
 mod head_writer;
+mod history;
 mod image;
 mod inline;
 mod load;
 mod name;
 mod options;
 mod own_state;
+mod part_reader;
+mod place;
 mod progress;
+mod reader;
 mod shipper;
 mod transfer;
+mod transfer_progress;
 
 pub use archive::{Archive, ArchiveGate, ArchiveParts, ArchiveStatus};
-pub use archived_pool::ArchivedPool;
-pub use disk_writer::RestoreError;
+pub use archived_pool::{ArchivedDisk, ArchivedPool};
+pub use check::ArchiveCheck;
+pub use disk_writer::{RestoreError, RestorePlace};
 pub use error::ArchiveError;
 pub use following::{Members, PoolMember};
+pub use history::ArchivePoint;
 pub use name::DiskId;
 pub use options::{ArchiveOptions, ArchiveSabotage};
 pub use own_state::StateKeeper;
 pub use progress::ArchiveState;
+pub use reader::{ArchiveDescription, ArchiveReader, TakeOver};
+pub use transfer_progress::TransferProgress;

@@ -13,10 +13,10 @@ use crate::inline::Inline;
 use crate::name::{self, HEAD};
 
 /// Most bytes of a segment or a base.
-const DOCUMENT_BYTES_MAX: u64 = 4 << 30;
+pub(crate) const DOCUMENT_BYTES_MAX: u64 = 4 << 30;
 
 /// Documents read at a time.
-const READS: usize = 8;
+pub(crate) const READS: usize = 8;
 
 /// An image, with the bytes that are in no other object than the head.
 #[derive(Debug, Default)]

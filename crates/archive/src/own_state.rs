@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_flow::Env;
 
 use crate::error::ArchiveError;
-use crate::head::{Owner, Promise};
+use crate::head::{Head, Owner, Promise};
 
 /// Most owner numbers that are kept. More starts than this would have to fail one after the other.
 const OWNERS_MAX: usize = 1000;
@@ -108,10 +108,11 @@ impl OwnState {
         Ok(owner)
     }
 
-    /// The claim with this number is known to have happened.
-    pub(crate) async fn claimed(&mut self, owner: Owner, known: KnownHead) -> Result<(), ArchiveError> {
+    /// The claim that wrote this head is known to have happened.
+    pub(crate) async fn claimed(&mut self, head: &Head) -> Result<(), ArchiveError> {
+        let Head { tenure, promise, closed, owner, .. } = *head;
         self.numbers.owners = vec![hex::encode(owner.0)];
-        self.numbers.known = Some(known);
+        self.numbers.known = Some(KnownHead { tenure, promise, closed, superseded: false });
         self.save().await
     }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::private_file;
+
 /// A data directory, locked by this process until dropped.
 #[derive(Debug)]
 pub struct DataDir {
@@ -157,6 +159,56 @@ impl DataDir {
         self.path.join("credentials.json")
     }
 
+    /// Path of the mark of a restore that has not ended.
+    pub fn restoring(&self) -> PathBuf {
+        restoring_in(&self.path)
+    }
+
+    /// Refuses a use of the pool of a directory while a restore of it has not ended.
+    ///
+    /// # Errors
+    /// What to do.
+    pub fn refuse_restoring(path: &Path) -> Result<(), String> {
+        let mark = restoring_in(path);
+        if !mark.exists() {
+            return Ok(());
+        }
+        Err(format!(
+            "a restore of this pool was interrupted: run the same `steadfast restore` again. To give it up, remove {} and the \
+             disks of the pool",
+            mark.display()
+        ))
+    }
+
+    /// The file that says what was restored here.
+    fn restored(&self) -> PathBuf {
+        self.path.join("restored.json")
+    }
+
+    /// Notes that the pool was restored onto a machine that may know nothing else of it. Durable
+    /// when it returns.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn note_restored(&self, what: &str) -> Result<(), String> {
+        private_file::store(&self.restored(), what)
+    }
+
+    /// Refuses to make credentials for a pool that was restored.
+    ///
+    /// # Errors
+    /// What to do.
+    pub fn refuse_new_credentials(&self) -> Result<(), String> {
+        if !self.restored().exists() {
+            return Ok(());
+        }
+        Err(format!(
+            "the pool was restored, and archives hold no credentials: copy credentials.json (and seal.key, if there are users) of \
+             the old machine to {}, or set STEADFAST_ACCESS_KEY and STEADFAST_SECRET_KEY",
+            self.path.display()
+        ))
+    }
+
     /// Path of the generated key that seals the secrets of users.
     pub fn seal_key(&self) -> PathBuf {
         self.path.join("seal.key")
@@ -169,6 +221,10 @@ impl DataDir {
     pub fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
+}
+
+fn restoring_in(data: &Path) -> PathBuf {
+    data.join("restoring")
 }
 
 fn in_use(path: &Path) -> String {

@@ -22,5 +22,6 @@ mod notify;
 pub mod output;
 mod private_file;
 pub mod report;
+pub mod restoring;
 mod seal_key;
 pub mod serve;

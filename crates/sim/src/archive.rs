@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveParts, ArchiveState, ArchivedPool, DiskId, Members, PoolMember, StateKeeper,
+    Archive, ArchiveError, ArchiveParts, ArchiveReader, ArchiveState, DiskId, Members, PoolMember, RestorePlace,
+    StateKeeper, TakeOver, TransferProgress,
 };
 use steadfast_disk::Disk;
 use steadfast_flow::{BoxFuture, Env, Runtime};
@@ -160,6 +161,14 @@ pub(crate) struct Elsewhere {
     floor: u64,
 }
 
+/// A machine onto which a pool is restored.
+#[derive(Clone)]
+pub(crate) struct BlankMachine {
+    remote: MemoryStore,
+    /// Its own owner numbers.
+    kept: Arc<Kept>,
+}
+
 /// The archive in one life.
 #[derive(Clone)]
 pub(crate) struct LifeArchive {
@@ -201,37 +210,41 @@ impl Elsewhere {
 
     /// Restores all disks. Returns the look at the restored state; `None` if there is none yet.
     pub(crate) async fn restore(
-        remote: MemoryStore,
+        onto: BlankMachine,
         disks: Vec<(usize, Arc<dyn Disk>)>,
         env: Env,
     ) -> Outcome<Option<u64>> {
-        let archived = match ArchivedPool::read(Arc::new(remote), &env).await {
+        let reader = ArchiveReader::new(Arc::new(onto.remote), None, &env);
+        let archived = match reader.take_over(onto.kept, "sim", TakeOver::Any).await {
             Ok(archived) => archived,
             Err(ArchiveError::Broken { name, .. }) if name == "head" => return Ok(None),
-            Err(e) => return Err(format!("ARCHIVE: it cannot be read: {e}")),
+            Err(ArchiveError::Foreign(why)) if why.contains("no archive") => return Ok(None),
+            Err(e) => return Err(format!("ARCHIVE: it cannot be taken over: {e}")),
         };
-        let mut restored = 0;
-        for (id, name) in archived.disks() {
-            let named = disks.iter().find(|(number, _)| disk_name(*number) == name);
-            let (_, disk) = named.ok_or_else(|| format!("ARCHIVE: it has a disk {name}"))?;
-            archived.restore(id, disk).await.map_err(|e| format!("ARCHIVE: {name} cannot be restored: {e}"))?;
-            restored += 1;
+        let there = archived.disks();
+        for of in &there {
+            let named = disks.iter().find(|(number, _)| disk_name(*number) == of.name);
+            let (_, disk) = named.ok_or_else(|| format!("ARCHIVE: it has a disk {}", of.name))?;
+            let restored = archived.restore(of.id, &RestorePlace::new(disk), &TransferProgress::default()).await;
+            restored.map_err(|e| format!("ARCHIVE: {} cannot be restored: {e}", of.name))?;
         }
-        if restored != disks.len() {
-            return Err(format!("ARCHIVE: it has {restored} of {} disks", disks.len()));
+        if there.len() != disks.len() {
+            return Err(format!("ARCHIVE: it has {} of {} disks", there.len(), disks.len()));
         }
         Ok(Some(archived.time_ms()))
     }
 
-    /// The store, for a restore.
-    pub(crate) fn remote_in(&mut self, env: &Env) -> Option<MemoryStore> {
+    /// A machine that knows nothing of the archive, for a restore; `None` if there is no archive.
+    pub(crate) fn blank_machine(&mut self, env: &Env) -> Option<BlankMachine> {
         let well: Fates = Arc::new(|_| Fate::Answered(Duration::from_micros(100)));
-        self.remote = Some(self.remote.as_ref()?.in_env(env, well));
-        self.remote.clone()
+        let remote = self.remote.as_ref()?.in_env(env, well);
+        self.remote = Some(remote.clone());
+        Some(BlankMachine { remote, kept: Arc::default() })
     }
 
-    /// Takes over what was known at the restored state.
-    pub(crate) fn know(&self, look: u64, shared: &Shared) -> Outcome {
+    /// The restored machine is that of the pool now: takes over what was known at its state.
+    pub(crate) fn continue_on(&mut self, machine: BlankMachine, look: u64, shared: &Shared) -> Outcome {
+        self.kept = machine.kept;
         if look < self.floor {
             return Err(format!("ARCHIVE: look {look} was restored, and {} had been archived", self.floor));
         }

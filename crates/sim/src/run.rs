@@ -472,19 +472,19 @@ impl History {
     /// Returns whether there was something to restore.
     fn restore_from_archive(&mut self) -> Result<bool, String> {
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        let Some(remote) = self.elsewhere.remote_in(&executor.env()) else { return Ok(false) };
+        let Some(machine) = self.elsewhere.blank_machine(&executor.env()) else { return Ok(false) };
         let images: Vec<_> = self.shared.devices.iter().map(|device| device.lock().image()).collect();
         if self.rng.one_in(2) {
             self.shared.devices.iter().for_each(|device| device.lock().wipe());
         }
         let bays: Vec<Bay> = (0..self.arrays.len()).map(|disk| self.bay(disk, false, &executor)).collect();
-        let env = executor.env();
+        let (env, onto) = (executor.env(), machine.clone());
         let work = async move {
             let mut disks = Vec::new();
             for (number, bay) in bays.iter().enumerate() {
                 disks.push((number, bay.open().await.map_err(|e| e.to_string())?.disk));
             }
-            Elsewhere::restore(remote, disks, env).await
+            Elsewhere::restore(onto, disks, env).await
         };
         let end = executor.run(work, STEPS_MAX, TIME_MAX);
         self.cut_power();
@@ -500,7 +500,7 @@ impl History {
             }
             return Ok(false);
         };
-        self.elsewhere.know(look, &self.shared)?;
+        self.elsewhere.continue_on(machine, look, &self.shared)?;
         self.shared.counts.lock().from_archive += 1;
         let now = self.now.as_nanos() as u64;
         self.trace.note(now, "from archive", "", [look, 0, 0]);

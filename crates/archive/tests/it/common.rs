@@ -9,7 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use steadfast_archive::{Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchivedPool, StateKeeper};
+use steadfast_archive::{
+    Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchiveReader, ArchivedPool, RestorePlace, StateKeeper,
+    TransferProgress,
+};
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, Log, LogOptions, Priority};
@@ -177,28 +180,55 @@ impl Pool {
     async fn restored_onto(&self, mem: Vec<Arc<MemDisk>>) -> Result<Store, String> {
         let now = MemoryStore::new(&Env::tokio(), well());
         self.remote.objects().into_iter().for_each(|(name, body)| now.force(&name, Some(body)));
-        let archived = ArchivedPool::read(Arc::new(now), &Env::tokio()).await.map_err(|e| e.to_string())?;
-        let mut count = 0;
-        for (id, name) in archived.disks() {
-            let disk = mem.iter().enumerate().find(|(i, _)| name == format!("d{i}")).expect("a disk of this name").1;
-            let any: Arc<dyn Disk> = disk.clone();
-            archived.restore(id, &any).await.map_err(|e| e.to_string())?;
-            count += 1;
-        }
-        assert_eq!(count, mem.len(), "all disks");
+        let reader = ArchiveReader::new(Arc::new(now), None, &Env::tokio());
+        restore(&reader.newest().await.map_err(|e| e.to_string())?, &mem).await?;
         Ok(open(&mem).await)
+    }
+
+    /// Reads the archive.
+    pub fn reader(&self) -> ArchiveReader {
+        ArchiveReader::new(Arc::new(self.remote.clone()), Some(Duration::from_millis(100)), &Env::tokio())
+    }
+
+    /// A machine with blank disks that knows nothing of the pool.
+    pub fn blank(&self) -> Self {
+        let mem = self.mem.iter().map(|_| Arc::new(MemDisk::growable(DISK_BYTES))).collect();
+        let (remote, archive_options) = (self.remote.clone(), self.archive_options.clone());
+        Self { mem, kept: Arc::default(), remote, archive_options }
+    }
+
+    /// As [`Pool::open`], for disks that were restored.
+    pub async fn open_restored(&self) -> Store {
+        open_with(&self.mem, StoreOptions { put_back: true, ..store_options() }).await
     }
 }
 
+/// Makes all disks of a state.
+pub async fn restore(archived: &ArchivedPool, mem: &[Arc<MemDisk>]) -> Result<(), String> {
+    let disks = archived.disks();
+    assert_eq!(disks.len(), mem.len(), "all disks");
+    for of in disks {
+        let disk = mem.iter().enumerate().find(|(i, _)| of.name == format!("d{i}")).expect("a disk of this name").1;
+        let any: Arc<dyn Disk> = disk.clone();
+        let progress = TransferProgress::default();
+        archived.restore(of.id, &RestorePlace::new(&any), &progress).await.map_err(|e| e.to_string())?;
+        assert_eq!(progress.done(), of.bytes, "all bytes");
+    }
+    Ok(())
+}
+
 async fn open(mem: &[Arc<MemDisk>]) -> Store {
+    open_with(mem, store_options()).await
+}
+
+async fn open_with(mem: &[Arc<MemDisk>], options: StoreOptions) -> Store {
     let named = |(i, disk): (usize, &Arc<MemDisk>)| PoolDisk {
         name: format!("d{i}"),
         disk: Ok(disk.clone() as Arc<dyn Disk>),
         hint: false,
     };
     let disks = mem.iter().enumerate().map(named).collect();
-    let (store, report) =
-        Store::open_pool(disks, IndexKind::memory(), Env::tokio(), store_options()).await.expect("it opens");
+    let (store, report) = Store::open_pool(disks, IndexKind::memory(), Env::tokio(), options).await.expect("it opens");
     for (disk, report) in &report.disks {
         assert!(report.damage.is_empty() && !report.read_only, "{disk}: {report:?}");
     }
@@ -269,7 +299,11 @@ pub struct Client {
 
 impl Client {
     pub fn new(seed: u64, keys: u64) -> Self {
-        let now = Content::default();
+        Self::at(Content::default(), seed, keys)
+    }
+
+    /// One that continues at a state.
+    pub fn at(now: Content, seed: u64, keys: u64) -> Self {
         Self { random: Random::new(seed), keys, states: vec![now.clone()], now }
     }
 
@@ -306,10 +340,15 @@ impl Client {
 /// Waits until the archive has all that is durable.
 pub async fn caught_up(archive: &Archive) {
     let env = Env::tokio();
+    let begun_ms = env.wall_ms();
     for _ in 0..2000 {
         let status = archive.status();
         assert_eq!(status.error, None);
-        if status.archived_ms.is_some() && status.lag_bytes == 0 && status.lag_seconds == 0.0 {
+        if status.looked_ms > begun_ms
+            && status.archived_ms.is_some()
+            && status.lag_bytes == 0
+            && status.lag_seconds == 0.0
+        {
             return;
         }
         env.sleep(Duration::from_millis(10)).await;

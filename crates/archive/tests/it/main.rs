@@ -3,3 +3,4 @@
 mod common;
 mod following;
 mod owners;
+mod restores;

@@ -60,6 +60,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     if args.fast_only && config.disk_sets().iter().all(|set| set.fast.is_empty()) {
         return Err("--fast-only: the configuration names no fast disk".into());
     }
+    DataDir::refuse_restoring(&config.data.dir)?;
     let begun = match making::begun(&config)? {
         Begun::Forced if !args.force => {
             return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold old data. --force \

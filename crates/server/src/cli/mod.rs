@@ -3,6 +3,7 @@
 #[macro_use]
 mod print;
 
+mod archive;
 mod block;
 mod cluster;
 mod disk;
@@ -14,10 +15,12 @@ mod options;
 mod policy;
 mod probe;
 mod progress;
+mod restore;
 mod scrub;
 mod serve;
 mod snapshot;
 mod status;
+mod times;
 mod user;
 mod verify;
 mod webhook;
@@ -72,6 +75,10 @@ enum CliCommand {
     Disk(disk::DiskArgs),
     /// Create, list, delete, export and restore snapshots.
     Snapshot(snapshot::SnapshotArgs),
+    /// Restore a pool from its archive.
+    Restore(restore::RestorePoolArgs),
+    /// Show an archive, list its points in time, and verify it.
+    Archive(archive::ArchiveCommandArgs),
     /// Start, stop and show the background verification of a running server.
     Scrub(scrub::ScrubArgs),
     /// Purge what buckets with an origin have fetched.
@@ -139,6 +146,8 @@ pub fn main() -> ExitCode {
         CliCommand::Block(args) => block::run(args),
         CliCommand::Disk(args) => disk::run(args),
         CliCommand::Snapshot(args) => snapshot::run(args),
+        CliCommand::Restore(args) => restore::run(args),
+        CliCommand::Archive(args) => archive::run(args),
         CliCommand::Scrub(args) => scrub::run(&args),
         CliCommand::Edge(args) => edge::run(args),
         CliCommand::Cluster(args) => cluster::run(args),

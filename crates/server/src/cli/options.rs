@@ -1,9 +1,11 @@
 //! Options that several commands share.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use steadfast_net::{S3Credentials, Secret};
+use steadfast_flow::Env;
+use steadfast_net::{RemoteStore, S3Credentials, Secret};
 
 use crate::config::{Config, ConfigError};
 
@@ -76,6 +78,63 @@ impl DataArgs {
         let mut flags = vec![("--data", "data.dir", data), ("--io", "data.io", self.io.clone())];
         flags.extend(more.iter().cloned());
         self.config.load(&flags)
+    }
+}
+
+/// The place of an archive: as given, else as configured.
+#[derive(Args, Debug, Clone)]
+pub struct ArchiveArgs {
+    /// The archive: s3://BUCKET/PREFIX or file:///DIRECTORY [default: archive.to]
+    #[arg(value_name = "URL")]
+    pub url: Option<String>,
+
+    /// URL of the S3 endpoint, for s3://BUCKET/PREFIX [default: AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+
+    /// Region of the endpoint [default: AWS_REGION, or us-east-1]
+    #[arg(long, value_name = "NAME")]
+    pub region: Option<String>,
+}
+
+impl ArchiveArgs {
+    /// The flags of [`ConfigArgs::load`] that name the archive.
+    fn flags(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
+        let given = self.url.as_ref().filter(|url| url.starts_with("s3://"));
+        // The environment does not override the configuration.
+        let variable = given.and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|url| !url.is_empty());
+        vec![
+            ("URL", "archive.to", self.url.clone()),
+            ("--endpoint", "archive.endpoint", self.endpoint.clone().or(variable)),
+            ("--region", "archive.region", self.region.clone()),
+        ]
+    }
+
+    /// Opens the place.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that none is given.
+    fn store(config: &Config, env: &Env) -> Result<Arc<dyn RemoteStore>, String> {
+        let store = config.archive.store(env)?;
+        store.ok_or_else(|| "give the URL of the archive, or a configuration with archive.to".to_owned())
+    }
+
+    /// Reads the configuration, and opens the place.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn open(&self, config: &ConfigArgs, env: &Env) -> Result<Arc<dyn RemoteStore>, String> {
+        Self::store(&config.load(&self.flags()).map_err(|e| e.to_string())?, env)
+    }
+
+    /// The same with the configuration of a data directory, which is returned.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn open_with(&self, data: &DataArgs, env: &Env) -> Result<(Config, Arc<dyn RemoteStore>), String> {
+        let config = data.load(&self.flags()).map_err(|e| e.to_string())?;
+        let store = Self::store(&config, env)?;
+        Ok((config, store))
     }
 }
 

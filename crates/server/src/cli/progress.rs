@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use steadfast_archive::TransferProgress;
 use steadfast_flow::Env;
 
 use crate::report::duration;
@@ -38,6 +39,20 @@ impl Progress {
         // The terminal may have closed; the command continues.
         let _ = write!(stderr, "\r\x1b[K{what}: {:.0} %{left}", part * 100.0);
         let _ = stderr.flush();
+    }
+
+    /// Shows a transfer until the work has ended, and removes the line.
+    pub async fn follow<T>(mut self, what: &str, transfer: &TransferProgress, work: impl Future<Output = T>) -> T {
+        let (mut work, env) = (std::pin::pin!(work), self.env.clone());
+        loop {
+            tokio::select! {
+                ended = &mut work => {
+                    self.clear();
+                    return ended;
+                }
+                () = env.sleep(EVERY) => self.show(what, transfer.share()),
+            }
+        }
     }
 
     /// Removes the line.

@@ -258,7 +258,10 @@ pub async fn open_durable(config: &Config, set: &DiskSet, env: &Env) -> Result<A
 }
 
 /// Opens several disks as one stripe; a single disk as it is.
-pub(super) async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> {
+///
+/// # Errors
+/// When they are no stripe, as a message.
+pub async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> {
     match disks.pop() {
         Some(only) if disks.is_empty() => Ok(only),
         Some(last) => {

@@ -131,8 +131,13 @@ impl Plan {
 
     /// The refused disks, each with its reason; empty if the pool can be created.
     pub fn refusals(&self) -> Vec<String> {
+        self.refusals_of(|_| true)
+    }
+
+    /// The refused disks of some logs.
+    pub fn refusals_of(&self, log: impl Fn(usize) -> bool) -> Vec<String> {
         let one = |d: &Planned| d.refused.as_ref().map(|why| format!("{}: {why}", d.path.display()));
-        self.disks.iter().filter_map(one).collect()
+        self.disks.iter().filter(|disk| log(disk.disk)).filter_map(one).collect()
     }
 
     /// The plan as a table.

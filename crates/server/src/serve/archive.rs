@@ -21,7 +21,7 @@ use crate::report::duration;
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// Keeps the owner numbers in a file.
-struct StateFile(PathBuf);
+pub(crate) struct StateFile(pub(crate) PathBuf);
 
 impl StateKeeper for StateFile {
     fn load(&self) -> io::Result<Option<Vec<u8>>> {
@@ -96,7 +96,7 @@ impl ArchivePlan {
 }
 
 /// The name of this machine, for operators.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

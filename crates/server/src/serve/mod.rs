@@ -1,12 +1,12 @@
 //! `serve`: starts a server from its configuration, runs it and stops it.
 
-mod archive;
+pub mod archive;
 mod cluster;
 mod commands;
 mod declared;
 pub mod edge;
 mod ending;
-mod engine;
+pub mod engine;
 mod error;
 mod exposure;
 mod front;
@@ -163,6 +163,10 @@ struct Secrets {
 fn find_secrets(config: &Config, data: &DataDir) -> Result<Secrets, String> {
     let variable = |name| std::env::var(name).ok();
     let environment = (variable("STEADFAST_ACCESS_KEY"), variable("STEADFAST_SECRET_KEY"));
+    if environment == (None, None) && !data.credentials().exists() {
+        // Clients of the pool have the old ones.
+        data.refuse_new_credentials()?;
+    }
     let (root, origin) = credentials::find(environment, &data.credentials())?;
     announce(&root, &origin);
     let given = variable(seal_key::VARIABLE);
@@ -200,6 +204,7 @@ async fn serve(
     compute: Env,
 ) -> Result<(), ServeError> {
     let env = critical_env();
+    DataDir::refuse_restoring(data.path())?;
     let mut signals = Signals::new()?;
     let CheckedConfig { live: live_options, tls, plan, warnings } = checked;
     log_warnings(config, warnings, secrets.is_some());

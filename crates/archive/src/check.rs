@@ -1,0 +1,232 @@
+//! Verifies all that can be restored from an archive.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::attempts::Attempts;
+use crate::changes::{Changes, Source};
+use crate::document::{DocumentKind, checksum, decode};
+use crate::error::ArchiveError;
+use crate::head::{Base, NamedCut, Segment, SegmentRun};
+use crate::history::{History, Period};
+use crate::image::Image;
+use crate::inline::Inline;
+use crate::load::{DOCUMENT_BYTES_MAX, READS};
+use crate::name::{self, HEAD, Numbered, UseId};
+use crate::transfer_progress::TransferProgress;
+
+/// Most damaged objects that are listed; all are counted.
+const DAMAGE_LISTED_MAX: usize = 100;
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ArchiveCheck {
+    /// When the oldest state was taken that can be restored, in milliseconds since the Unix epoch.
+    pub oldest_ms: u64,
+    /// When the newest state was taken, in milliseconds since the Unix epoch.
+    pub newest_ms: u64,
+    /// States that can be restored.
+    pub points: u64,
+    /// Objects that were read.
+    pub objects: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Objects that are damaged or missing.
+    pub damaged: u64,
+    /// What is wrong with the first of them.
+    pub damage: Vec<String>,
+}
+
+/// An object that holds bytes of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    Piece { of: UseId, from: u32, by: Numbered },
+    Segment(Numbered),
+    Base(Numbered),
+}
+
+/// Where bytes lie in an object: offset and length, with their checksum.
+type Span = (u64, u32, u32);
+
+/// A verification under way.
+pub(crate) struct Check<'a> {
+    attempts: &'a Attempts,
+    named: BTreeMap<Holder, BTreeSet<Span>>,
+    found: ArchiveCheck,
+}
+
+impl Holder {
+    fn name(self) -> String {
+        match self {
+            Self::Piece { of, from, by } => name::piece(of, from, by),
+            Self::Segment(by) => name::segment(by),
+            Self::Base(by) => name::base(by),
+        }
+    }
+
+    /// Reads the object, and verifies what lies in it. Returns how many bytes were read.
+    async fn verify(self, attempts: &Attempts, places: &BTreeSet<Span>) -> Result<u64, ArchiveError> {
+        let name = self.name();
+        let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
+        let read = object.body.len() as u64;
+        let payload = match self {
+            Self::Piece { .. } => object.body,
+            Self::Segment(_) => payload::<Segment>(DocumentKind::Segment, &name, &object.body)?,
+            Self::Base(_) => payload::<Base>(DocumentKind::Base, &name, &object.body)?,
+        };
+        let is_whole = |(at, len, crc): &Span| {
+            let end = at.checked_add(u64::from(*len)).filter(|end| *end <= payload.len() as u64);
+            end.is_some_and(|end| checksum(&payload[*at as usize..end as usize]) == *crc)
+        };
+        match places.iter().all(is_whole) {
+            true => Ok(read),
+            false => Err(ArchiveError::broken(&name, "its bytes were changed: the checksum does not fit")),
+        }
+    }
+}
+
+fn payload<T: DeserializeOwned>(kind: DocumentKind, name: &str, body: &Bytes) -> Result<Bytes, ArchiveError> {
+    decode::<T>(kind, body).map(|(_, payload)| payload).map_err(ArchiveError::document(name))
+}
+
+impl<'a> Check<'a> {
+    pub(crate) fn new(attempts: &'a Attempts) -> Self {
+        Self { attempts, named: BTreeMap::new(), found: ArchiveCheck::default() }
+    }
+
+    /// Verifies all that can be reached from the cut of a head.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub(crate) async fn run(
+        mut self,
+        cut: &NamedCut,
+        payload: &Bytes,
+        progress: &TransferProgress,
+    ) -> Result<ArchiveCheck, ArchiveError> {
+        let history = match History::read(self.attempts, cut, None).await {
+            Ok(history) => history,
+            Err(e) => return self.result(Err(e)).map(|()| self.found),
+        };
+        self.found.newest_ms = cut.time_ms;
+        self.found.oldest_ms = history.0.last().map_or(cut.time_ms, |period| period.begin_ms);
+        let mut image = Image::default();
+        for period in history.0.iter().rev() {
+            image = self.period(period).await?;
+        }
+        let mut changes = cut.changes.clone();
+        let inline = Inline::take(&mut changes, payload);
+        let applied = inline.and_then(|_| image.apply(&changes)).map_err(ArchiveError::image(HEAD));
+        self.note(&changes);
+        self.found.points += u64::from(!changes.disks.is_empty());
+        self.result(applied)?;
+        self.holders(progress).await?;
+        Ok(self.found)
+    }
+
+    /// Verifies the manifests of a period. Returns its last image.
+    async fn period(&mut self, period: &Period) -> Result<Image, ArchiveError> {
+        let mut image = Image::default();
+        let (by, name) = (period.base, name::base(period.base));
+        if let Some(mut base) = self.document::<Base>(DocumentKind::Base, &name).await? {
+            base.changes.settle(|at| Source::Base { by, at });
+            let applied = image.apply(&base.changes).map_err(ArchiveError::image(&name));
+            self.accept(applied, &base.changes)?;
+        }
+        for by in SegmentRun::all(&period.segments) {
+            let name = name::segment(by);
+            let Some(mut segment) = self.document::<Segment>(DocumentKind::Segment, &name).await? else { continue };
+            segment.changes.settle(|at| Source::Segment { by, at });
+            let applied = image.apply(&segment.changes).map_err(ArchiveError::image(&name));
+            self.accept(applied, &segment.changes)?;
+        }
+        Ok(image)
+    }
+
+    fn accept(&mut self, applied: Result<(), ArchiveError>, changes: &Changes) -> Result<(), ArchiveError> {
+        self.note(changes);
+        self.found.points += u64::from(applied.is_ok());
+        self.result(applied)
+    }
+
+    async fn document<T: DeserializeOwned>(
+        &mut self,
+        kind: DocumentKind,
+        name: &str,
+    ) -> Result<Option<T>, ArchiveError> {
+        let read = match self.attempts.read(name, None, DOCUMENT_BYTES_MAX).await {
+            Ok(object) => {
+                self.found.objects += 1;
+                self.found.bytes += object.body.len() as u64;
+                decode(kind, &object.body).map(|(value, _)| value).map_err(ArchiveError::document(name))
+            }
+            Err(e) => Err(e),
+        };
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(e) => self.result(Err(e)).map(|()| None),
+        }
+    }
+
+    /// Notes which bytes are named.
+    fn note(&mut self, changes: &Changes) {
+        for (disk, of) in &changes.disks {
+            for (extent, change) in &of.extents {
+                let Some(change) = change.used() else { continue };
+                let id = UseId { disk: *disk, extent: *extent, epoch: change.epoch, opening: change.opening };
+                for part in &change.parts {
+                    let (holder, at) = match part.source {
+                        Source::Here { .. } => continue,
+                        Source::Piece { from, by, at } => (Holder::Piece { of: id, from, by }, u64::from(at)),
+                        Source::Segment { by, at } => (Holder::Segment(by), at),
+                        Source::Base { by, at } => (Holder::Base(by), at),
+                    };
+                    self.named.entry(holder).or_default().insert((at, part.len, part.crc));
+                }
+            }
+        }
+    }
+
+    /// Verifies the objects that hold bytes of the log.
+    async fn holders(&mut self, progress: &TransferProgress) -> Result<(), ArchiveError> {
+        let named = std::mem::take(&mut self.named);
+        let bytes = |places: &BTreeSet<Span>| places.iter().map(|(_, len, _)| u64::from(*len)).sum::<u64>();
+        progress.expect(named.values().map(bytes).sum());
+        let attempts = self.attempts;
+        let reads = stream::iter(named).map(|(holder, places)| async move {
+            let read = holder.verify(attempts, &places).await;
+            progress.copied(bytes(&places));
+            read
+        });
+        let mut reads = std::pin::pin!(reads.buffer_unordered(READS));
+        while let Some(read) = reads.next().await {
+            match read {
+                Ok(bytes) => {
+                    self.found.objects += 1;
+                    self.found.bytes += bytes;
+                }
+                Err(e) => self.result(Err(e))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes damage; other errors end the verification.
+    fn result(&mut self, of: Result<(), ArchiveError>) -> Result<(), ArchiveError> {
+        match of {
+            Ok(()) => Ok(()),
+            Err(ArchiveError::Broken { name, why }) => {
+                self.found.damaged += 1;
+                if self.found.damage.len() < DAMAGE_LISTED_MAX {
+                    self.found.damage.push(format!("{name}: {why}"));
+                }
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The states that an archive has, from the newest back to the oldest.
+
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+
+use crate::attempts::Attempts;
+use crate::changes::Changes;
+use crate::document::{DocumentKind, decode};
+use crate::error::ArchiveError;
+use crate::head::{Base, NamedCut, Segment, SegmentRun};
+use crate::load::{DOCUMENT_BYTES_MAX, READS};
+use crate::name::{self, Numbered};
+
+/// A base, with the segments that follow it.
+#[derive(Debug, Clone)]
+pub(crate) struct Period {
+    pub(crate) base: Numbered,
+    /// When the cut of the base was taken, in milliseconds since the Unix epoch.
+    pub(crate) begin_ms: u64,
+    pub(crate) segments: Vec<SegmentRun>,
+}
+
+/// A complete state of an archive, and those that followed until the next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ArchivePoint {
+    /// When it was taken, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+    /// The base that has it.
+    pub base: String,
+    /// Further states before the next one, each of which can be restored too.
+    pub further: u64,
+}
+
+/// The periods of an archive, the newest first. They are reached from the head: a base that was
+/// found otherwise proves nothing, as no head may ever have named it.
+pub(crate) struct History(pub(crate) Vec<Period>);
+
+impl History {
+    /// Reads the bases from a cut back to the newest that is not later than `until_ms`, or all.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] when one was changed, or the newest is missing.
+    pub(crate) async fn read(attempts: &Attempts, cut: &NamedCut, until_ms: Option<u64>) -> Result<Self, ArchiveError> {
+        let mut periods: Vec<Period> = Vec::new();
+        let mut next = Some((cut.base, cut.segments.clone()));
+        while let Some((base, segments)) = next.take() {
+            let name = name::base(base);
+            if periods.last().is_some_and(|later| later.base <= base) {
+                return Err(ArchiveError::broken(&name, "it is named by one that is older"));
+            }
+            let object = match attempts.find(&name, DOCUMENT_BYTES_MAX).await? {
+                Some(object) => object,
+                None if periods.is_empty() => return Err(ArchiveError::broken(&name, "it is missing")),
+                // The states before were removed, as they were older than what is kept.
+                None => break,
+            };
+            let (document, _) =
+                decode::<Base>(DocumentKind::Base, &object.body).map_err(ArchiveError::document(&name))?;
+            periods.push(Period { base, begin_ms: document.time_ms, segments });
+            if until_ms.is_none_or(|until| document.time_ms > until) {
+                next = document.before;
+            }
+        }
+        Ok(Self(periods))
+    }
+
+    /// The cut of the last state that is not later than a time; `None` if all are later.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] when a segment is missing or was changed.
+    pub(crate) async fn find(&self, attempts: &Attempts, time_ms: u64) -> Result<Option<NamedCut>, ArchiveError> {
+        let Some(period) = self.0.iter().find(|period| period.begin_ms <= time_ms) else { return Ok(None) };
+        let (mut found_ms, mut segments) = (period.begin_ms, Vec::new());
+        let times = stream::iter(SegmentRun::all(&period.segments)).map(|by| async move {
+            let name = name::segment(by);
+            let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
+            let segment = decode::<Segment>(DocumentKind::Segment, &object.body);
+            segment.map(|(segment, _)| (by, segment.time_ms)).map_err(ArchiveError::document(&name))
+        });
+        let mut times = std::pin::pin!(times.buffered(READS));
+        while let Some((by, at_ms)) = times.try_next().await?.filter(|(_, at_ms)| *at_ms <= time_ms) {
+            found_ms = at_ms;
+            SegmentRun::push(&mut segments, by);
+        }
+        Ok(Some(NamedCut { time_ms: found_ms, base: period.base, segments, changes: Changes::default() }))
+    }
+
+    /// The complete states, the oldest first.
+    pub(crate) fn points(&self) -> Vec<ArchivePoint> {
+        let point = |period: &Period| ArchivePoint {
+            time_ms: period.begin_ms,
+            base: name::base(period.base),
+            further: period.segments.iter().map(|run| run.count).sum(),
+        };
+        self.0.iter().rev().map(point).collect()
+    }
+}

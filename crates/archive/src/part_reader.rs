@@ -1,0 +1,91 @@
+//! Reads the bytes that an image names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
+
+use crate::attempts::Attempts;
+use crate::changes::{Part, Source};
+use crate::document::{self, DocumentKind, checksum};
+use crate::error::ArchiveError;
+use crate::head::{Base, Segment};
+use crate::inline::Inline;
+use crate::load::DOCUMENT_BYTES_MAX;
+use crate::name::{self, HEAD, UseId};
+
+/// Documents whose payload is kept for further parts.
+const PAYLOADS_KEPT: usize = 16;
+
+/// The payload of a document, once it was read.
+type Payload = Arc<OnceCell<Bytes>>;
+
+/// Reads the bytes of parts, and verifies them.
+pub(crate) struct PartReader<'a> {
+    attempts: &'a Attempts,
+    inline: &'a Inline,
+    payloads: Mutex<BTreeMap<String, Payload>>,
+}
+
+impl<'a> PartReader<'a> {
+    pub(crate) fn new(attempts: &'a Attempts, inline: &'a Inline) -> Self {
+        Self { attempts, inline, payloads: Mutex::default() }
+    }
+
+    /// The bytes of a part.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] when they are not there.
+    pub(crate) async fn read(&self, of: UseId, part: &Part) -> Result<Bytes, ArchiveError> {
+        let (name, bytes) = match part.source {
+            Source::Here { .. } => (HEAD.to_owned(), self.inline.get(of, part.from).cloned()),
+            Source::Piece { from, by, at } => {
+                let (name, at) = (name::piece(of, from, by), u64::from(at));
+                let range = at..at + u64::from(part.len);
+                let object = self.attempts.read(&name, Some(range), u64::from(part.len)).await?;
+                (name, Some(object.body))
+            }
+            Source::Segment { by, at } => {
+                let name = name::segment(by);
+                let payload = self.payload::<Segment>(DocumentKind::Segment, &name).await?;
+                (name, slice(&payload, at, part.len))
+            }
+            Source::Base { by, at } => {
+                let name = name::base(by);
+                let payload = self.payload::<Base>(DocumentKind::Base, &name).await?;
+                (name, slice(&payload, at, part.len))
+            }
+        };
+        let bytes = bytes.ok_or_else(|| ArchiveError::broken(&name, "it is missing"))?;
+        if bytes.len() != part.len as usize || checksum(&bytes) != part.crc {
+            return Err(ArchiveError::broken(&name, "its bytes were changed: the checksum does not fit"));
+        }
+        Ok(bytes)
+    }
+
+    /// The payload of a document. Tasks that need it at the same time read it once.
+    async fn payload<T: DeserializeOwned>(&self, kind: DocumentKind, name: &str) -> Result<Bytes, ArchiveError> {
+        let payload = {
+            let mut payloads = self.payloads.lock();
+            if payloads.len() >= PAYLOADS_KEPT && !payloads.contains_key(name) {
+                payloads.pop_first();
+            }
+            payloads.entry(name.to_owned()).or_default().clone()
+        };
+        let read = payload.get_or_try_init(|| async {
+            let object = self.attempts.read(name, None, DOCUMENT_BYTES_MAX).await?;
+            let decoded = document::decode::<T>(kind, &object.body);
+            decoded.map(|(_, payload)| payload).map_err(ArchiveError::document(name))
+        });
+        read.await.cloned()
+    }
+}
+
+fn slice(payload: &Bytes, at: u64, len: u32) -> Option<Bytes> {
+    let at = usize::try_from(at).ok()?;
+    let end = at.checked_add(len as usize).filter(|end| *end <= payload.len())?;
+    Some(payload.slice(at..end))
+}

@@ -1,0 +1,231 @@
+//! Reads an archive, and takes it over to restore its pool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use steadfast_flow::Env;
+use steadfast_net::RemoteStore;
+
+use crate::archived_pool::{ArchivedDisk, ArchivedPool};
+use crate::attempts::{Attempts, Pause};
+use crate::check::{ArchiveCheck, Check};
+use crate::error::ArchiveError;
+use crate::head::{Head, NamedCut};
+use crate::head_writer::{KnownHeadObject, Replaced};
+use crate::history::{ArchivePoint, History};
+use crate::name::HEAD;
+use crate::own_state::{OwnState, StateKeeper};
+use crate::place::{About, AttemptError, Place};
+use crate::transfer_progress::TransferProgress;
+
+/// Age of a head, in milliseconds, below which its owner is taken to be alive.
+const ALIVE_MS: u64 = 30_000;
+
+/// From which owner an archive may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakeOver {
+    /// From this pool itself.
+    Own,
+    /// Also from another that has not written for half a minute.
+    Idle,
+    /// From any. One that lives ends as soon as it learns of it.
+    Any,
+}
+
+impl TakeOver {
+    fn check(self, attempts: &Attempts, state: &OwnState, about: &About, head: &Head) -> Result<(), ArchiveError> {
+        if self == Self::Any || state.drew(head.owner) {
+            return Ok(());
+        }
+        let (machine, tenure) = (head.machine.clone(), head.tenure);
+        if self == Self::Own {
+            return Err(match state.archive() == about.id {
+                true => ArchiveError::Superseded { machine, tenure, kept: "as they were at the last stop".to_owned() },
+                false => ArchiveError::Foreign(format!(
+                    "{} is not the archive of this pool: {machine} wrote it last",
+                    attempts.describe()
+                )),
+            });
+        }
+        let age_ms = attempts.env().wall_ms().saturating_sub(head.time_ms);
+        if age_ms >= ALIVE_MS {
+            return Ok(());
+        }
+        Err(ArchiveError::InUse { machine, age_s: age_ms / 1000 })
+    }
+}
+
+/// What an archive is, and how new.
+#[derive(Debug, Clone, Serialize)]
+pub struct ArchiveDescription {
+    /// The store.
+    pub to: String,
+    /// The identity of the pool when the archive was made.
+    pub pool: String,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// The machine of its owner.
+    pub machine: String,
+    /// The tenure of its owner.
+    pub tenure: u64,
+    /// When the owner wrote last, in milliseconds since the Unix epoch.
+    pub written_ms: u64,
+    /// When the newest state was taken that can be restored, in milliseconds since the Unix epoch.
+    pub newest_ms: Option<u64>,
+    /// The disks of that state.
+    pub disks: Vec<ArchivedDisk>,
+}
+
+/// Reads an archive that this process does not follow into.
+pub struct ArchiveReader {
+    attempts: Attempts,
+}
+
+impl ArchiveReader {
+    /// The archive at a place. Requests are repeated for `patience`; without it, without end.
+    pub fn new(store: Arc<dyn RemoteStore>, patience: Option<Duration>, env: &Env) -> Self {
+        let attempts = match patience {
+            Some(patience) => Attempts::for_a_while(store, patience, env),
+            None => Attempts::new(store, env),
+        };
+        Self { attempts }
+    }
+
+    async fn head(&self) -> Result<(About, KnownHeadObject), ArchiveError> {
+        let mut pause = Pause::new();
+        loop {
+            match Place::look(&self.attempts).await {
+                Ok(Place::Headed(about, head)) => return Ok((about, *head)),
+                Ok(Place::Begun(_)) => return Err(nothing_yet()),
+                Ok(Place::Empty) => {
+                    let place = self.attempts.describe();
+                    return Err(ArchiveError::Foreign(format!("there is no archive at {place}")));
+                }
+                Err(AttemptError::Failed) => self.attempts.wait(&mut pause).await?,
+                Err(AttemptError::Final(e)) => return Err(e),
+            }
+        }
+    }
+
+    async fn newest_of(&self, head: &KnownHeadObject) -> Result<ArchivedPool, ArchiveError> {
+        ArchivedPool::load(&self.attempts, cut_of(head)?, &head.payload).await
+    }
+
+    /// What it is, and how new.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub async fn describe(&self) -> Result<ArchiveDescription, ArchiveError> {
+        let (about, head) = self.head().await?;
+        let newest = match &head.head.cut {
+            Some(_) => Some(self.newest_of(&head).await?),
+            None => None,
+        };
+        Ok(ArchiveDescription {
+            to: self.attempts.describe(),
+            pool: about.pool,
+            created_ms: about.created_ms,
+            machine: head.head.machine,
+            tenure: head.head.tenure,
+            written_ms: head.head.time_ms,
+            newest_ms: newest.as_ref().map(ArchivedPool::time_ms),
+            disks: newest.as_ref().map(ArchivedPool::disks).unwrap_or_default(),
+        })
+    }
+
+    /// The complete states that can be restored, the oldest first, and the time of the newest state
+    /// in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// Why it cannot be read, or has none yet.
+    pub async fn points(&self) -> Result<(Vec<ArchivePoint>, u64), ArchiveError> {
+        let (_, head) = self.head().await?;
+        let cut = cut_of(&head)?;
+        Ok((History::read(&self.attempts, cut, None).await?.points(), cut.time_ms))
+    }
+
+    /// The newest state.
+    ///
+    /// # Errors
+    /// Why it cannot be read, or that there is none yet.
+    pub async fn newest(&self) -> Result<ArchivedPool, ArchiveError> {
+        let (_, head) = self.head().await?;
+        self.newest_of(&head).await
+    }
+
+    /// The last state that is not later than a time, in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// Why it cannot be read, and [`ArchiveError::NoPoint`] when all states are later.
+    pub async fn at(&self, time_ms: u64) -> Result<ArchivedPool, ArchiveError> {
+        let (_, head) = self.head().await?;
+        let cut = cut_of(&head)?;
+        if cut.time_ms <= time_ms {
+            return self.newest_of(&head).await;
+        }
+        let history = History::read(&self.attempts, cut, Some(time_ms)).await?;
+        let found = history.find(&self.attempts, time_ms).await?.ok_or(ArchiveError::NoPoint)?;
+        ArchivedPool::load(&self.attempts, &found, &bytes::Bytes::new()).await
+    }
+
+    /// Takes the archive over, and reads its newest state. The pool that is restored from it then
+    /// continues the archive; `keeper` is beside that pool.
+    ///
+    /// # Errors
+    /// Why it cannot be read or taken.
+    pub async fn take_over(
+        &self,
+        keeper: Arc<dyn StateKeeper>,
+        machine: &str,
+        from: TakeOver,
+    ) -> Result<ArchivedPool, ArchiveError> {
+        let mut state = OwnState::load(keeper, self.attempts.env()).await?;
+        let mut pause = Pause::new();
+        loop {
+            let (about, head) = self.head().await?;
+            from.check(&self.attempts, &state, &about, &head.head)?;
+            let pool = self.newest_of(&head).await?;
+            let owner = state.draw(&about.id).await?;
+            match head.take(&self.attempts, owner, machine).await? {
+                Replaced::Done(head) => {
+                    state.claimed(&head.head).await?;
+                    return Ok(pool.owned(head.head.tenure));
+                }
+                // Its owner has written meanwhile.
+                Replaced::Taken(_) => pause.wait(self.attempts.env()).await,
+            }
+        }
+    }
+
+    /// The state of a head that this pool has owned since it took the archive over.
+    ///
+    /// # Errors
+    /// Why it cannot be read; [`ArchiveError::Superseded`] when another process has taken it since.
+    pub async fn taken_over(&self, keeper: Arc<dyn StateKeeper>, tenure: u64) -> Result<ArchivedPool, ArchiveError> {
+        let state = OwnState::load(keeper, self.attempts.env()).await?;
+        let (_, head) = self.head().await?;
+        if !state.drew(head.head.owner) || head.head.tenure != tenure {
+            let (machine, tenure) = (head.head.machine, head.head.tenure);
+            return Err(ArchiveError::Superseded { machine, tenure, kept: "they are not restored yet".to_owned() });
+        }
+        Ok(self.newest_of(&head).await?.owned(tenure))
+    }
+
+    /// Reads and verifies all that can be restored.
+    ///
+    /// # Errors
+    /// Why it cannot be read at all. What is damaged is in the result.
+    pub async fn verify(&self, progress: &TransferProgress) -> Result<ArchiveCheck, ArchiveError> {
+        let (_, head) = self.head().await?;
+        Check::new(&self.attempts).run(cut_of(&head)?, &head.payload, progress).await
+    }
+}
+
+fn nothing_yet() -> ArchiveError {
+    ArchiveError::broken(HEAD, "the first complete copy was not finished: nothing can be restored")
+}
+
+fn cut_of(head: &KnownHeadObject) -> Result<&NamedCut, ArchiveError> {
+    head.head.cut.as_ref().ok_or_else(nothing_yet)
+}

@@ -1,0 +1,140 @@
+//! `steadfast archive`.
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use steadfast_archive::{ArchiveCheck, ArchiveDescription, ArchivePoint, ArchiveReader, TransferProgress};
+use steadfast_flow::Env;
+
+use super::options::{ArchiveArgs, ConfigArgs};
+use super::progress::Progress;
+use super::{Failure, block_on};
+use crate::config::human_size;
+use crate::disks::words::utc;
+use crate::report::duration;
+use crate::restoring::PATIENCE;
+
+/// Arguments of `archive`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "These commands read an archive from any machine, and change nothing. The credentials come from the \
+configuration or from the AWS_ variables. `steadfast status` shows how far a running server is behind.\n\n\
+Examples:\n  steadfast archive status --config steadfast.toml\n  steadfast archive points s3://acme-backup/chat --endpoint \
+https://objects.example.com\n  steadfast archive verify file:///mnt/backup/chat"
+)]
+pub struct ArchiveCommandArgs {
+    #[command(subcommand)]
+    command: ArchiveCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum ArchiveCommand {
+    /// Show the owner, the newest state and the disks of an archive.
+    Status(ReadArgs),
+    /// List the points in time to which a pool can be restored.
+    Points(ReadArgs),
+    /// Read everything that can be restored, and verify every checksum.
+    Verify(ReadArgs),
+}
+
+/// Options of commands that read an archive.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit code 3: nothing can be restored yet, or something is damaged.\n\n\
+Example:\n  steadfast archive status --config steadfast.toml")]
+struct ReadArgs {
+    #[command(flatten)]
+    archive: ArchiveArgs,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: ArchiveCommandArgs) -> Result<(), Failure> {
+    match args.command {
+        ArchiveCommand::Status(args) => status(&args),
+        ArchiveCommand::Points(args) => points(&args),
+        ArchiveCommand::Verify(args) => verify(&args),
+    }
+}
+
+impl ReadArgs {
+    fn reader(&self, env: &Env) -> Result<ArchiveReader, String> {
+        Ok(ArchiveReader::new(self.archive.open(&self.config, env)?, Some(PATIENCE), env))
+    }
+}
+
+fn status(args: &ReadArgs) -> Result<(), Failure> {
+    let (found, now_ms) = block_on(async {
+        let env = Env::tokio();
+        let found = args.reader(&env)?.describe().await.map_err(|e| e.to_string())?;
+        Ok((found, env.wall_ms()))
+    })?;
+    if args.json {
+        print_line!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        show(&found, now_ms);
+    }
+    if found.newest_ms.is_some() { Ok(()) } else { Err(Failure::Found) }
+}
+
+fn show(found: &ArchiveDescription, now_ms: u64) {
+    let since = |ms: u64| duration(now_ms.saturating_sub(ms) / 1000);
+    print_line!("{}", found.to);
+    print_line!("  pool         {}, archived since {}", found.pool, utc(found.created_ms));
+    print_line!("  owner        {}, tenure {}, wrote {} ago", found.machine, found.tenure, since(found.written_ms));
+    match found.newest_ms {
+        Some(ms) => print_line!("  newest state {}, {} ago", utc(ms), since(ms)),
+        None => print_line!("  NOTHING CAN BE RESTORED YET: the first complete copy is not finished"),
+    }
+    for disk in &found.disks {
+        let (bytes, needs) = (human_size(disk.bytes), human_size(disk.needs_bytes));
+        print_line!("  disk         {} ({}): {bytes}, needs a disk of {needs}", disk.name, disk.id);
+    }
+}
+
+fn points(args: &ReadArgs) -> Result<(), Failure> {
+    let (points, newest_ms) = block_on(async {
+        let env = Env::tokio();
+        args.reader(&env)?.points().await.map_err(|e| e.to_string())
+    })?;
+    if args.json {
+        print_line!("{}", serde_json::to_string_pretty(&json!({"newest_ms": newest_ms, "points": points}))?);
+        return Ok(());
+    }
+    for ArchivePoint { time_ms, base, further } in &points {
+        print_line!("{}  {base}, and {further} later states before the next", utc(*time_ms));
+    }
+    print_line!("{}  the newest", utc(newest_ms));
+    Ok(())
+}
+
+fn verify(args: &ReadArgs) -> Result<(), Failure> {
+    let found = block_on(async {
+        let env = Env::tokio();
+        let (reader, progress) = (args.reader(&env)?, TransferProgress::default());
+        let found = Progress::new(env.clone()).follow("verifying", &progress, reader.verify(&progress)).await;
+        found.map_err(|e| e.to_string())
+    })?;
+    let ArchiveCheck { oldest_ms, newest_ms, points, objects, bytes, damaged, damage } = &found;
+    if args.json {
+        print_line!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        damage.iter().for_each(|damage| print_line!("damage: {damage}"));
+        let more = damaged.saturating_sub(damage.len() as u64);
+        if more > 0 {
+            print_line!("... and {more} more");
+        }
+        print_line!(
+            "{}; {points} states from {} to {}; {objects} objects, {} read",
+            if *damaged == 0 { "no damage".to_owned() } else { format!("{damaged} DAMAGED") },
+            utc(*oldest_ms),
+            utc(*newest_ms),
+            human_size(*bytes)
+        );
+    }
+    if *damaged == 0 { Ok(()) } else { Err(Failure::Found) }
+}
