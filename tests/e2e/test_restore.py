@@ -225,7 +225,7 @@ def test_an_interrupted_restore_continues(make_server, store):  # noqa: F811
     command = [binary(), "restore", "--data", str(server.data), "--take-over"]
     mark = server.data / "restoring"
     with subprocess.Popen(command, env=server.environment(), stdout=subprocess.DEVNULL) as begun:
-        wait.until(lambda: mark.exists() or begun.poll() is not None, 60, "it begins")
+        wait.until(lambda: mark.exists() and json.loads(mark.read_text())["state"], 60, "it begins")
         os.kill(store.pid, signal.SIGSTOP)
         begun.kill()
     os.kill(store.pid, signal.SIGCONT)
@@ -233,6 +233,15 @@ def test_an_interrupted_restore_continues(make_server, store):  # noqa: F811
     assert code == 1 and "was interrupted" in log, log
     assert "was interrupted" in run(server, "format", "--data", str(server.data), expect=1)
     assert "was interrupted" in restore(server, "--at", "2030-01-01", expect=1)
+    # Another file in the place of the one that was begun is not touched.
+    pool = server.data / "pool"
+    if pool.exists():
+        pool.replace(server.data / "begun")
+    pool.write_bytes(b"something else" * 10_000)
+    assert "it holds" in restore(server, expect=1)
+    pool.unlink()
+    if (server.data / "begun").exists():
+        (server.data / "begun").replace(pool)
     done = json.loads(restore(server, "--json"))
     assert done["continued"] and done["tenure"] == 2 and not mark.exists(), done
     assert "pool" in restore(server, "--take-over", expect=1), "it holds a pool now"

@@ -1,12 +1,14 @@
 //! A pool as its archive has it.
 
+use steadfast_log::format::Superblock;
+
 use crate::attempts::Attempts;
 use crate::disk_writer::{DiskWriter, RestoreError, RestorePlace};
 use crate::error::ArchiveError;
 use crate::head::NamedCut;
 use crate::image::{DiskImage, ExtentImage};
 use crate::load::Loaded;
-use crate::name::DiskId;
+use crate::name::{DiskId, HEAD};
 use crate::part_reader::PartReader;
 use crate::transfer_progress::TransferProgress;
 
@@ -67,6 +69,16 @@ impl ArchivedPool {
         payload: &bytes::Bytes,
     ) -> Result<Self, ArchiveError> {
         let loaded = Loaded::read(attempts, cut, payload).await?;
+        for (disk, of) in &loaded.image.disks {
+            let superblock = of.about.superblock(*disk);
+            if Superblock::decode(&superblock.encode()).is_err() || superblock.features.unwritable().is_some() {
+                let newer = format!(
+                    "the disk {} has a format that this build does not write: use a newer build",
+                    of.about.name
+                );
+                return Err(ArchiveError::broken(HEAD, newer));
+            }
+        }
         Ok(Self { attempts: attempts.clone(), loaded, time_ms: cut.time_ms, tenure: None })
     }
 
@@ -108,22 +120,47 @@ impl ArchivedPool {
         there.map(|(disk, of)| ArchivedDisk::new(*disk, of)).collect()
     }
 
-    /// Makes one of the disks. What the place held before is gone.
+    /// Fills one of the disks. What the place held before is gone, and it holds no pool yet.
     ///
     /// # Errors
     /// Those of the archive's objects and of the disk.
     ///
     /// # Panics
     /// If it is not a disk of the pool.
-    pub async fn restore(
+    pub async fn fill(
         &self,
         disk: DiskId,
         place: &RestorePlace<'_>,
         progress: &TransferProgress,
     ) -> Result<(), RestoreError> {
-        let image = self.loaded.image.disks.get(&disk).expect("a disk of the pool");
-        progress.expect(stored_bytes(image));
+        progress.expect(stored_bytes(self.image(disk)));
         let parts = PartReader::new(&self.attempts, &self.loaded.inline);
-        DiskWriter { place, id: disk, image, parts: &parts, progress, env: self.attempts.env() }.write().await
+        self.writer(disk, place, &parts, progress).fill().await
+    }
+
+    /// Makes a disk that was filled one of the pool.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    ///
+    /// # Panics
+    /// If it is not a disk of the pool.
+    pub async fn finish(&self, disk: DiskId, place: &RestorePlace<'_>) -> Result<(), RestoreError> {
+        let parts = PartReader::new(&self.attempts, &self.loaded.inline);
+        self.writer(disk, place, &parts, &TransferProgress::default()).finish().await
+    }
+
+    fn image(&self, disk: DiskId) -> &DiskImage {
+        self.loaded.image.disks.get(&disk).expect("a disk of the pool")
+    }
+
+    fn writer<'a>(
+        &'a self,
+        disk: DiskId,
+        place: &'a RestorePlace<'a>,
+        parts: &'a PartReader<'a>,
+        progress: &'a TransferProgress,
+    ) -> DiskWriter<'a> {
+        DiskWriter { place, id: disk, image: self.image(disk), parts, progress, env: self.attempts.env() }
     }
 }

@@ -191,22 +191,6 @@ impl Attempts {
         }
     }
 
-    /// As [`Attempts::read`] of the whole object; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Those of [`Attempts::read`].
-    pub(crate) async fn find(&self, name: &str, bytes_max: u64) -> Result<Option<RemoteObject>, ArchiveError> {
-        let mut pause = Pause::new();
-        loop {
-            match self.read_once(name, None, bytes_max).await {
-                Ok(object) => return Ok(Some(object)),
-                Err(RemoteError::Missing) => return Ok(None),
-                Err(e @ RemoteError::Refused(_)) => return Err(ArchiveError::broken(name, e)),
-                Err(_) => self.wait(&mut pause).await?,
-            }
-        }
-    }
-
     /// Creates an object. Its name was never used for other bytes.
     ///
     /// # Errors

@@ -34,8 +34,16 @@ const COPIES: usize = 8;
 /// Headers that are written at a time.
 const HEADERS: usize = 32;
 
-/// Bytes after which what was written is made durable, so that another attempt need not repeat it.
-const FLUSH_BYTES: u64 = 512 << 20;
+/// Where a disk says which restore writes it, until it is complete.
+const BEGUN_OFFSET: u64 = 128 << 10;
+
+/// What it says.
+fn begun_block(id: [u8; 16]) -> Bytes {
+    let mut block = vec![0; BLOCK];
+    block[..8].copy_from_slice(b"SFBEGUN\n");
+    block[8..24].copy_from_slice(&id);
+    block.into()
+}
 
 /// Why a disk could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -54,8 +62,13 @@ pub struct RestorePlace<'a> {
     pub disk: &'a Arc<dyn Disk>,
     /// Whether it read as zeros before the first attempt: gaps need not be written then.
     pub blank: bool,
-    /// All extents before this one were written by an earlier attempt, of the same state.
+    /// The identity of the restore, which all attempts of the same state have.
+    pub id: [u8; 16],
+    /// All extents before this one were written by an earlier attempt, if the disk holds that.
     pub begin: u32,
+    /// Bytes after which what was written is made durable, so that another attempt need not repeat
+    /// it.
+    pub flush_bytes: u64,
     /// Called when all extents before one are durable.
     pub reached: &'a (dyn Fn(u32) -> io::Result<()> + Sync),
 }
@@ -63,7 +76,13 @@ pub struct RestorePlace<'a> {
 impl<'a> RestorePlace<'a> {
     /// A disk that may hold anything.
     pub fn new(disk: &'a Arc<dyn Disk>) -> Self {
-        Self { disk, blank: false, begin: 0, reached: &|_| Ok(()) }
+        Self { disk, blank: false, id: [0; 16], begin: 0, flush_bytes: 512 << 20, reached: &|_| Ok(()) }
+    }
+
+    /// Whether a disk holds what an attempt of a restore has written.
+    pub async fn is_begun(disk: &Arc<dyn Disk>, id: [u8; 16]) -> bool {
+        let there = disk.read(BEGUN_OFFSET, BLOCK).await;
+        there.is_ok_and(|there| there == begun_block(id))
     }
 }
 
@@ -96,36 +115,51 @@ struct Done {
 }
 
 impl DiskWriter<'_> {
-    /// Writes everything, and flushes it. The superblocks come last: until then the disk holds no
-    /// pool.
+    /// Writes everything but the superblocks, and flushes it: the disk holds no pool yet.
     ///
     /// # Errors
     /// Those of the store's content and of the disk.
-    pub(crate) async fn write(&self) -> Result<(), RestoreError> {
+    pub(crate) async fn fill(&self) -> Result<(), RestoreError> {
         let (disk, superblock) = (self.place.disk, self.image.about.superblock(self.id));
         let extents = self.image.extents.last_key_value().map_or(0, |(extent, _)| extent + 1);
         disk.reserve(superblock.extent_start(extents)).await?;
-        // With the superblocks goes what lies behind them: what an earlier use of the disk knew of
-        // its extents.
-        self.zero(0, EXTENTS_START).await?;
-        disk.flush().await?;
-        self.uses(&superblock).await?;
+        let is_begun = RestorePlace::is_begun(disk, self.place.id).await;
+        if !is_begun {
+            // With the superblocks goes what lies behind them: what an earlier use of the disk knew
+            // of its extents.
+            self.zero(0, EXTENTS_START).await?;
+            disk.write(BEGUN_OFFSET, begun_block(self.place.id)).await?;
+            disk.flush().await?;
+        }
+        self.uses(&superblock, if is_begun { self.place.begin } else { 0 }).await?;
         self.headers(&superblock).await?;
         disk.flush().await?;
+        (self.place.reached)(extents)?;
+        Ok(())
+    }
+
+    /// Makes a disk that is filled one of the pool.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(crate) async fn finish(&self) -> Result<(), RestoreError> {
+        let (disk, superblock) = (self.place.disk, self.image.about.superblock(self.id));
         for offset in SUPERBLOCK_OFFSETS {
             disk.write(offset, Bytes::copy_from_slice(&superblock.encode())).await?;
         }
+        disk.flush().await?;
+        self.zero(BEGUN_OFFSET, BEGUN_OFFSET + BLOCK as u64).await?;
         disk.flush().await?;
         Ok(())
     }
 
     /// Writes the extents in use, one after the other, several parts at a time.
-    async fn uses(&self, superblock: &Superblock) -> Result<(), RestoreError> {
+    async fn uses(&self, superblock: &Superblock, begin: u32) -> Result<(), RestoreError> {
         let mut running = FuturesOrdered::new();
         let mut unflushed = 0;
         for (extent, of) in &self.image.extents {
             let ExtentImage::Used(of) = of else { continue };
-            if *extent < self.place.begin {
+            if *extent < begin {
                 self.progress.copied(of.bytes());
                 continue;
             }
@@ -148,7 +182,7 @@ impl DiskWriter<'_> {
         *unflushed += step.bytes;
         self.progress.copied(step.bytes);
         if let Some(extent) = step.ended
-            && *unflushed >= FLUSH_BYTES
+            && *unflushed >= self.place.flush_bytes
         {
             self.place.disk.flush().await?;
             (self.place.reached)(extent + 1)?;

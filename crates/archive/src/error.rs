@@ -29,7 +29,8 @@ pub enum ArchiveError {
     Older(String),
     /// The owner of the archive seems to be alive.
     #[error(
-        "{machine} wrote the archive {age_s} s ago. To restore the pool here takes the archive from it, and it ends: stop it          first. --take-over does it now; --at TIME makes a copy beside it"
+        "{machine} wrote the archive {age_s} s ago. To restore the pool here takes the archive from it, and it ends: stop \
+         it first. --take-over does it now; --at TIME makes a copy beside it"
     )]
     InUse {
         /// The machine of the owner.
@@ -40,6 +41,9 @@ pub enum ArchiveError {
     /// All states are later than the wanted time.
     #[error("the archive has no state that is so old: `steadfast archive points` lists those that it has")]
     NoPoint,
+    /// The first complete copy was not finished.
+    #[error("nothing can be restored from {0} yet: the first complete copy is not finished")]
+    NothingYet(String),
     /// The store cannot be reached, and the server must not start without it.
     #[error("{0}")]
     Unreachable(String),

@@ -39,7 +39,7 @@ impl History {
     /// Reads the bases from a cut back to the newest that is not later than `until_ms`, or all.
     ///
     /// # Errors
-    /// [`ArchiveError::Broken`] when one was changed, or the newest is missing.
+    /// [`ArchiveError::Broken`] when one is missing or was changed.
     pub(crate) async fn read(attempts: &Attempts, cut: &NamedCut, until_ms: Option<u64>) -> Result<Self, ArchiveError> {
         let mut periods: Vec<Period> = Vec::new();
         let mut next = Some((cut.base, cut.segments.clone()));
@@ -48,12 +48,7 @@ impl History {
             if periods.last().is_some_and(|later| later.base <= base) {
                 return Err(ArchiveError::broken(&name, "it is named by one that is older"));
             }
-            let object = match attempts.find(&name, DOCUMENT_BYTES_MAX).await? {
-                Some(object) => object,
-                None if periods.is_empty() => return Err(ArchiveError::broken(&name, "it is missing")),
-                // The states before were removed, as they were older than what is kept.
-                None => break,
-            };
+            let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
             let (document, _) =
                 decode::<Base>(DocumentKind::Base, &object.body).map_err(ArchiveError::document(&name))?;
             periods.push(Period { base, begin_ms: document.time_ms, segments });
@@ -90,7 +85,7 @@ impl History {
         let point = |period: &Period| ArchivePoint {
             time_ms: period.begin_ms,
             base: name::base(period.base),
-            further: period.segments.iter().map(|run| run.count).sum(),
+            further: period.segments.iter().fold(0, |sum, run| sum.saturating_add(run.count)),
         };
         self.0.iter().rev().map(point).collect()
     }

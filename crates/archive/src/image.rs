@@ -8,6 +8,9 @@ use steadfast_log::{ExtentCut, LogCut, Ranges};
 use crate::changes::{Changes, Counters, DiskAbout, DiskChange, ExtentChange, Part, Source, UseChange, UseKind};
 use crate::name::{DiskId, UseId};
 
+/// No log reaches this epoch.
+const EPOCH_MAX: u64 = 1 << 62;
+
 /// Changes that do not fit the image: the objects were changed by hand, or a bug wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the manifest contradicts itself: {0}")]
@@ -157,8 +160,14 @@ impl DiskImage {
         if !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent_bytes) {
             return Err(ImageError(format!("extents of {extent_bytes} bytes")));
         }
+        if change.counters.next_epoch > EPOCH_MAX {
+            return Err(ImageError(format!("epoch {}", change.counters.next_epoch)));
+        }
         (self.about, self.counters) = (change.about.clone(), change.counters);
         for (extent, change) in &change.extents {
+            if *extent == u32::MAX {
+                return Err(ImageError("an extent has no number".to_owned()));
+            }
             let of = match change {
                 ExtentChange::Free { epoch } => ExtentImage::Free { epoch: *epoch },
                 ExtentChange::Lost { epoch } => ExtentImage::Lost { epoch: *epoch },
@@ -169,7 +178,7 @@ impl DiskImage {
                     };
                     let mut of = known.unwrap_or_else(|| UseImage::new(change));
                     of.apply(change).map_err(|e| ImageError(format!("extent {extent}: {}", e.0)))?;
-                    if u64::from(of.durable.end()) > extent_bytes || *extent == u32::MAX {
+                    if u64::from(of.durable.end()) > extent_bytes {
                         return Err(ImageError(format!("extent {extent} ends behind its end")));
                     }
                     ExtentImage::Used(of)

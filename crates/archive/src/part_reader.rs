@@ -1,6 +1,6 @@
 //! Reads the bytes that an image names.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,7 +27,8 @@ type Payload = Arc<OnceCell<Bytes>>;
 pub(crate) struct PartReader<'a> {
     attempts: &'a Attempts,
     inline: &'a Inline,
-    payloads: Mutex<BTreeMap<String, Payload>>,
+    /// The last ones, the newest at the end.
+    payloads: Mutex<VecDeque<(String, Payload)>>,
 }
 
 impl<'a> PartReader<'a> {
@@ -70,10 +71,13 @@ impl<'a> PartReader<'a> {
     async fn payload<T: DeserializeOwned>(&self, kind: DocumentKind, name: &str) -> Result<Bytes, ArchiveError> {
         let payload = {
             let mut payloads = self.payloads.lock();
-            if payloads.len() >= PAYLOADS_KEPT && !payloads.contains_key(name) {
-                payloads.pop_first();
+            let known = payloads.iter().position(|(known, _)| known == name);
+            let known = known.and_then(|at| payloads.remove(at)).map(|(_, payload)| payload).unwrap_or_default();
+            if payloads.len() >= PAYLOADS_KEPT {
+                payloads.pop_front();
             }
-            payloads.entry(name.to_owned()).or_default().clone()
+            payloads.push_back((name.to_owned(), known.clone()));
+            known
         };
         let read = payload.get_or_try_init(|| async {
             let object = self.attempts.read(name, None, DOCUMENT_BYTES_MAX).await?;

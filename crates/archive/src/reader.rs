@@ -14,13 +14,15 @@ use crate::error::ArchiveError;
 use crate::head::{Head, NamedCut};
 use crate::head_writer::{KnownHeadObject, Replaced};
 use crate::history::{ArchivePoint, History};
-use crate::name::HEAD;
 use crate::own_state::{OwnState, StateKeeper};
 use crate::place::{About, AttemptError, Place};
 use crate::transfer_progress::TransferProgress;
 
 /// Age of a head, in milliseconds, below which its owner is taken to be alive.
 const ALIVE_MS: u64 = 30_000;
+
+/// Time between two looks at a head: its owner is alive if it has changed.
+const IDLE_LOOK: Duration = Duration::from_secs(2);
 
 /// From which owner an archive may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +99,7 @@ impl ArchiveReader {
         loop {
             match Place::look(&self.attempts).await {
                 Ok(Place::Headed(about, head)) => return Ok((about, *head)),
-                Ok(Place::Begun(_)) => return Err(nothing_yet()),
+                Ok(Place::Begun(_)) => return Err(self.nothing_yet()),
                 Ok(Place::Empty) => {
                     let place = self.attempts.describe();
                     return Err(ArchiveError::Foreign(format!("there is no archive at {place}")));
@@ -108,8 +110,26 @@ impl ArchiveReader {
         }
     }
 
+    fn nothing_yet(&self) -> ArchiveError {
+        ArchiveError::NothingYet(self.attempts.describe())
+    }
+
+    fn cut_of<'a>(&self, head: &'a KnownHeadObject) -> Result<&'a NamedCut, ArchiveError> {
+        head.head.cut.as_ref().ok_or_else(|| self.nothing_yet())
+    }
+
     async fn newest_of(&self, head: &KnownHeadObject) -> Result<ArchivedPool, ArchiveError> {
-        ArchivedPool::load(&self.attempts, cut_of(head)?, &head.payload).await
+        ArchivedPool::load(&self.attempts, self.cut_of(head)?, &head.payload).await
+    }
+
+    /// Refuses an archive whose owner writes now, whatever its clock shows.
+    async fn is_idle(&self, head: &Head) -> Result<(), ArchiveError> {
+        self.attempts.env().sleep(IDLE_LOOK).await;
+        let (_, later) = self.head().await?;
+        if later.head.version == head.version {
+            return Ok(());
+        }
+        Err(ArchiveError::InUse { machine: later.head.machine, age_s: 0 })
     }
 
     /// What it is, and how new.
@@ -141,7 +161,7 @@ impl ArchiveReader {
     /// Why it cannot be read, or has none yet.
     pub async fn points(&self) -> Result<(Vec<ArchivePoint>, u64), ArchiveError> {
         let (_, head) = self.head().await?;
-        let cut = cut_of(&head)?;
+        let cut = self.cut_of(&head)?;
         Ok((History::read(&self.attempts, cut, None).await?.points(), cut.time_ms))
     }
 
@@ -160,7 +180,7 @@ impl ArchiveReader {
     /// Why it cannot be read, and [`ArchiveError::NoPoint`] when all states are later.
     pub async fn at(&self, time_ms: u64) -> Result<ArchivedPool, ArchiveError> {
         let (_, head) = self.head().await?;
-        let cut = cut_of(&head)?;
+        let cut = self.cut_of(&head)?;
         if cut.time_ms <= time_ms {
             return self.newest_of(&head).await;
         }
@@ -182,15 +202,21 @@ impl ArchiveReader {
     ) -> Result<ArchivedPool, ArchiveError> {
         let mut state = OwnState::load(keeper, self.attempts.env()).await?;
         let mut pause = Pause::new();
+        if from == TakeOver::Idle {
+            let (_, head) = self.head().await?;
+            if !state.drew(head.head.owner) {
+                self.is_idle(&head.head).await?;
+            }
+        }
         loop {
             let (about, head) = self.head().await?;
             from.check(&self.attempts, &state, &about, &head.head)?;
-            let pool = self.newest_of(&head).await?;
+            self.cut_of(&head)?;
             let owner = state.draw(&about.id).await?;
             match head.take(&self.attempts, owner, machine).await? {
                 Replaced::Done(head) => {
                     state.claimed(&head.head).await?;
-                    return Ok(pool.owned(head.head.tenure));
+                    return Ok(self.newest_of(&head).await?.owned(head.head.tenure));
                 }
                 // Its owner has written meanwhile.
                 Replaced::Taken(_) => pause.wait(self.attempts.env()).await,
@@ -218,14 +244,6 @@ impl ArchiveReader {
     /// Why it cannot be read at all. What is damaged is in the result.
     pub async fn verify(&self, progress: &TransferProgress) -> Result<ArchiveCheck, ArchiveError> {
         let (_, head) = self.head().await?;
-        Check::new(&self.attempts).run(cut_of(&head)?, &head.payload, progress).await
+        Check::new(&self.attempts).run(self.cut_of(&head)?, &head.payload, progress).await
     }
-}
-
-fn nothing_yet() -> ArchiveError {
-    ArchiveError::broken(HEAD, "the first complete copy was not finished: nothing can be restored")
-}
-
-fn cut_of(head: &KnownHeadObject) -> Result<&NamedCut, ArchiveError> {
-    head.head.cut.as_ref().ok_or_else(nothing_yet)
 }

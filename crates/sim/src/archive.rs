@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveParts, ArchiveReader, ArchiveState, DiskId, Members, PoolMember, RestorePlace,
-    StateKeeper, TakeOver, TransferProgress,
+    Archive, ArchiveError, ArchiveParts, ArchiveReader, ArchiveState, DiskId, Members, PoolMember, RestoreError,
+    RestorePlace, StateKeeper, TakeOver, TransferProgress,
 };
 use steadfast_disk::Disk;
 use steadfast_flow::{BoxFuture, Env, Runtime};
@@ -217,7 +217,7 @@ impl Elsewhere {
         let reader = ArchiveReader::new(Arc::new(onto.remote), None, &env);
         let archived = match reader.take_over(onto.kept, "sim", TakeOver::Any).await {
             Ok(archived) => archived,
-            Err(ArchiveError::Broken { name, .. }) if name == "head" => return Ok(None),
+            Err(ArchiveError::NothingYet(_)) => return Ok(None),
             Err(ArchiveError::Foreign(why)) if why.contains("no archive") => return Ok(None),
             Err(e) => return Err(format!("ARCHIVE: it cannot be taken over: {e}")),
         };
@@ -225,8 +225,10 @@ impl Elsewhere {
         for of in &there {
             let named = disks.iter().find(|(number, _)| disk_name(*number) == of.name);
             let (_, disk) = named.ok_or_else(|| format!("ARCHIVE: it has a disk {}", of.name))?;
-            let restored = archived.restore(of.id, &RestorePlace::new(disk), &TransferProgress::default()).await;
-            restored.map_err(|e| format!("ARCHIVE: {} cannot be restored: {e}", of.name))?;
+            let place = RestorePlace::new(disk);
+            let fail = |e: RestoreError| format!("ARCHIVE: {} cannot be restored: {e}", of.name);
+            archived.fill(of.id, &place, &TransferProgress::default()).await.map_err(fail)?;
+            archived.finish(of.id, &place).await.map_err(fail)?;
         }
         if there.len() != disks.len() {
             return Err(format!("ARCHIVE: it has {} of {} disks", there.len(), disks.len()));

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchiveReader, ArchivedPool, RestorePlace, StateKeeper,
-    TransferProgress,
+    Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchiveReader, ArchivedPool, DiskId, RestoreError,
+    RestorePlace, StateKeeper, TransferProgress,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
@@ -203,6 +203,17 @@ impl Pool {
     }
 }
 
+/// Makes a disk.
+pub async fn restore_disk(
+    archived: &ArchivedPool,
+    disk: DiskId,
+    place: &RestorePlace<'_>,
+    progress: &TransferProgress,
+) -> Result<(), RestoreError> {
+    archived.fill(disk, place, progress).await?;
+    archived.finish(disk, place).await
+}
+
 /// Makes all disks of a state.
 pub async fn restore(archived: &ArchivedPool, mem: &[Arc<MemDisk>]) -> Result<(), String> {
     let disks = archived.disks();
@@ -211,7 +222,7 @@ pub async fn restore(archived: &ArchivedPool, mem: &[Arc<MemDisk>]) -> Result<()
         let disk = mem.iter().enumerate().find(|(i, _)| of.name == format!("d{i}")).expect("a disk of this name").1;
         let any: Arc<dyn Disk> = disk.clone();
         let progress = TransferProgress::default();
-        archived.restore(of.id, &RestorePlace::new(&any), &progress).await.map_err(|e| e.to_string())?;
+        restore_disk(archived, of.id, &RestorePlace::new(&any), &progress).await.map_err(|e| e.to_string())?;
         assert_eq!(progress.done(), of.bytes, "all bytes");
     }
     Ok(())

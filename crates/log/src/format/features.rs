@@ -36,7 +36,7 @@ impl Features {
     }
 
     /// Message for the operator if this build must not write to a pool with these features.
-    pub(crate) fn unwritable(self) -> Option<String> {
+    pub fn unwritable(self) -> Option<String> {
         let unknown = self.read_only & !Self::KNOWN.read_only;
         (unknown != 0).then(|| {
             format!(

@@ -2,12 +2,14 @@
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use steadfast_archive::{ArchiveCheck, ArchiveDescription, ArchivePoint, ArchiveReader, TransferProgress};
+use steadfast_archive::{
+    ArchiveCheck, ArchiveDescription, ArchiveError, ArchivePoint, ArchiveReader, TransferProgress,
+};
 use steadfast_flow::Env;
 
 use super::options::{ArchiveArgs, ConfigArgs};
 use super::progress::Progress;
-use super::{Failure, block_on};
+use super::{EXIT_FOUND, Failure, block_on};
 use crate::config::human_size;
 use crate::disks::words::utc;
 use crate::report::duration;
@@ -67,12 +69,20 @@ impl ReadArgs {
     }
 }
 
+/// An archive from which nothing can be restored yet is no failure of the command.
+fn answered<T>(found: Result<T, ArchiveError>) -> Result<T, Failure> {
+    found.map_err(|e| match e {
+        ArchiveError::NothingYet(_) => Failure::Ended(EXIT_FOUND, e.to_string()),
+        e => Failure::Failed(e.to_string()),
+    })
+}
+
 fn status(args: &ReadArgs) -> Result<(), Failure> {
-    let (found, now_ms) = block_on(async {
+    let (found, now_ms) = answered(block_on(async {
         let env = Env::tokio();
-        let found = args.reader(&env)?.describe().await.map_err(|e| e.to_string())?;
-        Ok((found, env.wall_ms()))
-    })?;
+        let found = args.reader(&env)?.describe().await;
+        Ok(found.map(|found| (found, env.wall_ms())))
+    })?)?;
     if args.json {
         print_line!("{}", serde_json::to_string_pretty(&found)?);
     } else {
@@ -97,10 +107,10 @@ fn show(found: &ArchiveDescription, now_ms: u64) {
 }
 
 fn points(args: &ReadArgs) -> Result<(), Failure> {
-    let (points, newest_ms) = block_on(async {
+    let (points, newest_ms) = answered(block_on(async {
         let env = Env::tokio();
-        args.reader(&env)?.points().await.map_err(|e| e.to_string())
-    })?;
+        Ok(args.reader(&env)?.points().await)
+    })?)?;
     if args.json {
         print_line!("{}", serde_json::to_string_pretty(&json!({"newest_ms": newest_ms, "points": points}))?);
         return Ok(());
@@ -113,12 +123,12 @@ fn points(args: &ReadArgs) -> Result<(), Failure> {
 }
 
 fn verify(args: &ReadArgs) -> Result<(), Failure> {
-    let found = block_on(async {
+    let found = answered(block_on(async {
         let env = Env::tokio();
         let (reader, progress) = (args.reader(&env)?, TransferProgress::default());
         let found = Progress::new(env.clone()).follow("verifying", &progress, reader.verify(&progress)).await;
-        found.map_err(|e| e.to_string())
-    })?;
+        Ok(found)
+    })?)?;
     let ArchiveCheck { oldest_ms, newest_ms, points, objects, bytes, damaged, damage } = &found;
     if args.json {
         print_line!("{}", serde_json::to_string_pretty(&found)?);

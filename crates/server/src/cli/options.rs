@@ -98,22 +98,30 @@ pub struct ArchiveArgs {
 }
 
 impl ArchiveArgs {
-    /// The flags of [`ConfigArgs::load`] that name the archive.
-    fn flags(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
-        let given = self.url.as_ref().filter(|url| url.starts_with("s3://"));
-        // The environment does not override the configuration.
-        let variable = given.and_then(|_| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|url| !url.is_empty());
-        vec![
-            ("URL", "archive.to", self.url.clone()),
-            ("--endpoint", "archive.endpoint", self.endpoint.clone().or(variable)),
-            ("--region", "archive.region", self.region.clone()),
-        ]
-    }
-
-    /// Opens the place.
+    /// Puts the place into a configuration. One that is given is used without the endpoint and the
+    /// keys of another that is configured.
     ///
     /// # Errors
-    /// What is wrong with it, or that none is given.
+    /// The first mistake.
+    fn put(&self, config: &mut Config) -> Result<(), String> {
+        if let Some(url) = self.url.as_ref().filter(|url| config.archive.to.as_ref() != Some(url)) {
+            for name in ["endpoint", "region", "access_key", "secret_key", "secret_key_file"] {
+                config.set_text(&format!("archive.{name}"), "").map_err(|e| e.to_string())?;
+            }
+            config.archive.to = Some(url.clone());
+            let endpoint = std::env::var("AWS_ENDPOINT_URL").ok();
+            config.archive.endpoint = endpoint.filter(|given| url.starts_with("s3://") && !given.is_empty());
+        }
+        for (given, setting) in
+            [(&self.endpoint, &mut config.archive.endpoint), (&self.region, &mut config.archive.region)]
+        {
+            if given.is_some() {
+                setting.clone_from(given);
+            }
+        }
+        config.check().map_err(|e| e.to_string())
+    }
+
     fn store(config: &Config, env: &Env) -> Result<Arc<dyn RemoteStore>, String> {
         let store = config.archive.store(env)?;
         store.ok_or_else(|| "give the URL of the archive, or a configuration with archive.to".to_owned())
@@ -124,7 +132,9 @@ impl ArchiveArgs {
     /// # Errors
     /// The first mistake.
     pub fn open(&self, config: &ConfigArgs, env: &Env) -> Result<Arc<dyn RemoteStore>, String> {
-        Self::store(&config.load(&self.flags()).map_err(|e| e.to_string())?, env)
+        let mut config = config.load(&[]).map_err(|e| e.to_string())?;
+        self.put(&mut config)?;
+        Self::store(&config, env)
     }
 
     /// The same with the configuration of a data directory, which is returned.
@@ -132,7 +142,8 @@ impl ArchiveArgs {
     /// # Errors
     /// The first mistake.
     pub fn open_with(&self, data: &DataArgs, env: &Env) -> Result<(Config, Arc<dyn RemoteStore>), String> {
-        let config = data.load(&self.flags()).map_err(|e| e.to_string())?;
+        let mut config = data.load(&[]).map_err(|e| e.to_string())?;
+        self.put(&mut config)?;
         let store = Self::store(&config, env)?;
         Ok((config, store))
     }

@@ -9,6 +9,7 @@ use super::progress::Progress;
 use super::{DataArgs, Failure, block_on, times};
 use crate::config::human_size;
 use crate::disks::words::utc;
+use crate::output;
 use crate::report::duration;
 use crate::restoring::{RestoreRequest, Restored, Restoring};
 
@@ -44,7 +45,7 @@ pub struct RestorePoolArgs {
     disks: Vec<String>,
 
     /// Take the archive from a server that still writes to it
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["at", "disks"])]
     take_over: bool,
 
     /// Overwrite disks that hold data: ALL OF IT IS LOST
@@ -62,6 +63,7 @@ pub fn run(args: RestorePoolArgs) -> Result<(), Failure> {
     let work = async {
         let env = Env::tokio();
         let (config, store) = args.archive.open_with(&args.data, &env)?;
+        output::init(config.output.format, "warn")?;
         let progress = TransferProgress::default();
         let restoring = Restoring::new(&config, request, store, &progress, &env)?;
         let begun = env.now();
@@ -90,7 +92,10 @@ fn show(restored: &Restored, took_s: f64) {
         duration(took_s.ceil() as u64)
     );
     match restored.tenure {
-        Some(tenure) => print_line!("the pool continues the archive {}, tenure {tenure}", restored.from),
+        Some(tenure) => print_line!(
+            "the pool continues the archive {}, tenure {tenure}: the configuration of the server must name it in archive.to",
+            restored.from
+        ),
         None => print_line!("it is another pool now: give it another prefix in archive.to"),
     }
     for warning in &restored.warnings {

@@ -134,10 +134,10 @@ impl Plan {
         self.refusals_of(|_| true)
     }
 
-    /// The refused disks of some logs.
-    pub fn refusals_of(&self, log: impl Fn(usize) -> bool) -> Vec<String> {
+    /// The refused ones of some disks.
+    pub fn refusals_of(&self, of: impl Fn(&Planned) -> bool) -> Vec<String> {
         let one = |d: &Planned| d.refused.as_ref().map(|why| format!("{}: {why}", d.path.display()));
-        self.disks.iter().filter(|disk| log(disk.disk)).filter_map(one).collect()
+        self.disks.iter().filter(|disk| of(disk)).filter_map(one).collect()
     }
 
     /// The plan as a table.

@@ -1,5 +1,8 @@
 //! Which disk of an archive is restored onto which disks of the configuration.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use steadfast_archive::ArchivedDisk;
 
 use crate::config::{DiskSet, human_size};
@@ -14,6 +17,8 @@ pub(super) struct Assigned {
     pub(super) set: DiskSet,
     /// Their number in the configuration, from 0.
     pub(super) number: usize,
+    /// Their capacity, or free space for them, in bytes.
+    pub(super) capacity_bytes: u64,
     /// Whether they are files, which are made anew.
     pub(super) new_files: bool,
 }
@@ -30,7 +35,10 @@ struct FreePlace {
 impl FreePlace {
     fn new(number: usize, set: DiskSet, plan: &Plan) -> Self {
         let durable = || plan.disks.iter().filter(|disk| disk.disk == number && disk.role == Role::Durable);
-        let smallest = durable().map(|disk: &Planned| disk.will_hold_bytes).min().unwrap_or(0);
+        let capacity = |disk: &Planned| {
+            if disk.found.device { disk.will_hold_bytes } else { disk.will_hold_bytes.min(room(disk)) }
+        };
+        let smallest = durable().map(capacity).min().unwrap_or(0);
         Self {
             number,
             capacity_bytes: smallest.saturating_mul(set.durable.len() as u64),
@@ -41,7 +49,8 @@ impl FreePlace {
     }
 
     fn take(self, of: ArchivedDisk) -> Assigned {
-        Assigned { of, set: self.set, number: self.number, new_files: self.is_files }
+        let Self { set, number, capacity_bytes, is_files: new_files, .. } = self;
+        Assigned { of, set, number, capacity_bytes, new_files }
     }
 }
 
@@ -75,7 +84,10 @@ pub(super) fn assign(
         for name in wanted {
             let is = |of: &&ArchivedDisk| of.name == *name || of.id.to_string() == name.replace('-', "");
             let of = disks.iter().find(is);
-            left.push(of.ok_or_else(|| format!("the archived pool has no disk {name}; it has {}", names()))?.clone());
+            let of = of.ok_or_else(|| format!("the archived pool has no disk {name}; it has {}", names()))?;
+            if !left.contains(of) {
+                left.push(of.clone());
+            }
         }
     }
     let mut assigned = Vec::new();
@@ -100,19 +112,29 @@ pub(super) fn assign(
     }
     left.sort_by_key(|of| std::cmp::Reverse(of.needs_bytes));
     places.sort_by_key(|place| std::cmp::Reverse(place.capacity_bytes));
-    for (of, place) in left.into_iter().zip(places) {
-        if place.capacity_bytes < of.needs_bytes {
-            return Err(format!(
-                "{} has {}, and the disk {} needs {}",
-                place.set.name(),
-                human_size(place.capacity_bytes),
-                of.name,
-                human_size(of.needs_bytes)
-            ));
-        }
-        assigned.push(place.take(of));
+    assigned.extend(left.into_iter().zip(places).map(|(of, place)| place.take(of)));
+    match assigned.iter().find(|one| one.capacity_bytes < one.of.needs_bytes) {
+        Some(Assigned { of, set, capacity_bytes, .. }) => Err(format!(
+            "{} has {}, and the disk {} needs {}",
+            set.name(),
+            human_size(*capacity_bytes),
+            of.name,
+            human_size(of.needs_bytes)
+        )),
+        None => Ok(assigned),
     }
-    Ok(assigned)
+}
+
+/// Free space for a file that is made anew, in bytes.
+fn room(file: &Planned) -> u64 {
+    let exists = file.path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let free = rustix::fs::statvfs(exists).map_or(u64::MAX, |fs| {
+        let blocks = if rustix::process::geteuid().is_root() { fs.f_bfree } else { fs.f_bavail };
+        // Some file systems do not know their size.
+        if fs.f_blocks == 0 { u64::MAX } else { blocks.saturating_mul(fs.f_frsize) }
+    });
+    let replaced = std::fs::metadata(&file.path).map_or(0, |meta| meta.blocks().saturating_mul(512));
+    free.saturating_add(replaced)
 }
 
 fn counted(disks: usize) -> String {

@@ -12,13 +12,41 @@ use crate::private_file;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MarkedDisk {
     /// Its identity in the archive.
-    pub(super) id: String,
+    pub(super) disk: String,
     /// The configured paths onto which it is restored.
     pub(super) paths: Vec<PathBuf>,
-    /// Whether these were new files.
-    pub(super) blank: bool,
+    /// Whether these are files, which the restore makes.
+    pub(super) files: bool,
     /// All extents before this one are complete.
     pub(super) reached: u32,
+}
+
+/// The state that is being restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MarkedState {
+    /// The tenure with which the archive was taken over; `None` for a state of an earlier time.
+    pub(super) tenure: Option<u64>,
+    /// The checksum of the state.
+    pub(super) fingerprint: u32,
+    /// The identity of the restore, which its disks hold too: 32 hexadecimal digits.
+    pub(super) id: String,
+    /// The disks.
+    pub(super) disks: Vec<MarkedDisk>,
+    /// Whether all disks are filled. They may have changed since, as the pool was opened.
+    pub(super) written: bool,
+}
+
+impl MarkedState {
+    /// Nothing of the disks counts.
+    pub(super) fn begin_anew(&mut self) {
+        self.written = false;
+        self.disks.iter_mut().for_each(|disk| disk.reached = 0);
+    }
+
+    /// The identity of the restore.
+    pub(super) fn id(&self) -> [u8; 16] {
+        uuid::Uuid::parse_str(&self.id).map_or([0; 16], uuid::Uuid::into_bytes)
+    }
 }
 
 /// A restore that was begun and has not ended.
@@ -30,14 +58,8 @@ pub(super) struct RestoreMark {
     pub(super) at_ms: Option<u64>,
     /// The names of the disks that were wanted; empty: all.
     pub(super) wanted: Vec<String>,
-    /// The tenure with which the archive was taken over; `None` for a state of an earlier time.
-    pub(super) tenure: Option<u64>,
-    /// The checksum of the state.
-    pub(super) fingerprint: u32,
-    /// The disks.
-    pub(super) disks: Vec<MarkedDisk>,
-    /// Whether all disks are written. They may have changed since, as the pool was opened.
-    pub(super) written: bool,
+    /// The state; `None` while the archive is taken over.
+    pub(super) state: Option<MarkedState>,
 }
 
 impl RestoreMark {

@@ -11,21 +11,24 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_archive::{
-    ArchiveReader, ArchivedDisk, ArchivedPool, RestorePlace, StateKeeper, TakeOver, TransferProgress,
+    ArchiveError, ArchiveGate, ArchiveReader, ArchivedDisk, ArchivedPool, DiskId, RestorePlace, StateKeeper, TakeOver,
+    TransferProgress,
 };
-use steadfast_disk::{Disk, Stripe, StripeOptions};
+use steadfast_disk::{BLOCK, Disk, Stripe, StripeOptions};
 use steadfast_flow::Env;
+use steadfast_log::format::{SUPERBLOCK_OFFSETS, Superblock};
 use steadfast_net::RemoteStore;
 
-use crate::config::{Config, DiskSet};
+use crate::config::{Config, DiskSet, added_disks};
 use crate::datadir::DataDir;
 use crate::disks::fast::FastLeg;
-use crate::disks::open::{Disks, Taking, open_file, stripe};
-use crate::disks::plan::{Plan, Scope};
+use crate::disks::making::{self, Begun};
+use crate::disks::open::{Disks, Taking, open_durable, open_file, stripe};
+use crate::disks::plan::{Plan, Role, Scope};
 use crate::serve::archive::{StateFile, machine};
 use crate::serve::engine::Engine;
 use assign::{Assigned, assign};
-use mark::{MarkedDisk, RestoreMark};
+use mark::{MarkedDisk, MarkedState, RestoreMark};
 
 /// Time for which requests to the store are repeated.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,17 +116,23 @@ impl<'a> Restoring<'a> {
     /// Why it cannot be restored. Another attempt continues.
     pub async fn run(&self) -> Result<Restored, String> {
         let before = RestoreMark::load(&self.data)?;
-        let (pool, mark) = match before.clone() {
-            Some(mark) => self.again(mark).await?,
+        if let Some(mark) = &before
+            && (&mark.from, mark.at_ms, &mark.wanted) != (&self.from, self.request.at_ms, &self.request.disks)
+        {
+            DataDir::refuse_restoring(self.data.path())?;
+        }
+        let before = before.and_then(|mark| mark.state);
+        let continued = before.is_some();
+        let (pool, state) = match before {
+            Some(state) => self.again(state).await?,
             None => self.begin().await?,
         };
-        let continued = before.is_some_and(|before| before.fingerprint == mark.fingerprint);
-        let of_mark = |of: &ArchivedDisk| mark.disks.iter().find(|disk| disk.id == of.id.to_string());
-        let disks: Vec<(ArchivedDisk, MarkedDisk)> =
-            pool.disks().into_iter().filter_map(|of| Some((of.clone(), of_mark(&of)?.clone()))).collect();
-        if !mark.written {
-            self.write(&pool, &disks, mark).await?;
+        let disks = of_state(&pool, &state)?;
+        let id = state.id();
+        if !state.written {
+            self.fill(&pool, &disks, state).await?;
         }
+        self.finish(&pool, &disks, id).await?;
         let (objects, warnings) = self.open(|set| disks.iter().any(|(_, disk)| disk.paths == set.durable)).await?;
         let shown = |(of, disk): &(ArchivedDisk, MarkedDisk)| {
             let paths: Vec<String> = disk.paths.iter().map(|path| path.display().to_string()).collect();
@@ -139,72 +148,133 @@ impl<'a> Restoring<'a> {
             continued,
             warnings,
         };
-        self.data.note_restored(&serde_json::to_string_pretty(&restored).map_err(|e| e.to_string())?)?;
+        if self.request.disks.is_empty() {
+            self.data.note_restored(&serde_json::to_string_pretty(&restored).map_err(|e| e.to_string())?)?;
+        }
         RestoreMark::remove(&self.data)?;
         Ok(restored)
     }
 
+    fn mark(&self, state: Option<MarkedState>) -> RestoreMark {
+        let RestoreRequest { at_ms, disks, .. } = self.request.clone();
+        RestoreMark { from: self.from.clone(), at_ms, wanted: disks, state }
+    }
+
+    fn new_id(&self) -> String {
+        format!("{:016x}{:016x}", self.env.random_u64(), self.env.random_u64())
+    }
+
     /// The state, for a restore that begins.
-    async fn begin(&self) -> Result<(ArchivedPool, RestoreMark), String> {
+    async fn begin(&self) -> Result<(ArchivedPool, MarkedState), String> {
         // What cannot work must not take the archive from its owner.
         let newest = match self.request.at_ms {
             Some(at_ms) => self.reader.at(at_ms).await,
             None => self.reader.newest().await,
         };
         let newest = newest.map_err(|e| e.to_string())?;
+        if !self.request.disks.is_empty() && making::begun(self.config)? != Begun::No {
+            return Err("the creation of this pool was interrupted: it has nothing to restore".to_owned());
+        }
         let assigned = self.assign(&newest)?;
-        let pool = if self.request.at_ms.is_some() {
-            newest
-        } else {
-            let from = match (self.request.disks.is_empty(), self.request.take_over) {
-                (false, _) => TakeOver::Own,
-                (true, false) => TakeOver::Idle,
-                (true, true) => TakeOver::Any,
-            };
-            self.reader.take_over(self.keeper(), &machine(), from).await.map_err(|e| e.to_string())?
-        };
+        let pool = if self.request.at_ms.is_some() { newest } else { self.take_over().await? };
         let marked = |one: &Assigned| MarkedDisk {
-            id: one.of.id.to_string(),
+            disk: one.of.id.to_string(),
             paths: one.set.durable.clone(),
-            blank: one.new_files,
+            files: one.new_files,
             reached: 0,
         };
-        let mark = RestoreMark {
-            from: self.from.clone(),
-            at_ms: self.request.at_ms,
-            wanted: self.request.disks.clone(),
+        let state = MarkedState {
             tenure: pool.tenure(),
             fingerprint: pool.fingerprint(),
+            id: self.new_id(),
             disks: assigned.iter().map(marked).collect(),
             written: false,
         };
-        mark.store(&self.data)?;
-        Ok((pool, mark))
+        self.mark(Some(state.clone())).store(&self.data)?;
+        Ok((pool, state))
+    }
+
+    async fn take_over(&self) -> Result<ArchivedPool, String> {
+        // From here on no server may start, which would make a pool of its own.
+        self.mark(None).store(&self.data)?;
+        let from = match (self.request.disks.is_empty(), self.request.take_over) {
+            (false, _) => TakeOver::Own,
+            (true, false) => TakeOver::Idle,
+            (true, true) => TakeOver::Any,
+        };
+        match self.reader.take_over(self.keeper(), &machine(), from).await {
+            Ok(pool) => Ok(pool),
+            Err(e) => {
+                let refused = matches!(e, ArchiveError::InUse { .. } | ArchiveError::Foreign(_));
+                if refused || matches!(e, ArchiveError::Superseded { .. }) {
+                    RestoreMark::remove(&self.data)?;
+                }
+                Err(e.to_string())
+            }
+        }
     }
 
     /// The state, for a restore that was interrupted.
-    async fn again(&self, mut mark: RestoreMark) -> Result<(ArchivedPool, RestoreMark), String> {
-        if (&mark.from, mark.at_ms, &mark.wanted) != (&self.from, self.request.at_ms, &self.request.disks) {
-            DataDir::refuse_restoring(self.data.path())?;
-        }
-        let pool = match (mark.tenure, mark.at_ms) {
+    async fn again(&self, mut state: MarkedState) -> Result<(ArchivedPool, MarkedState), String> {
+        let pool = match (state.tenure, self.request.at_ms) {
             (Some(tenure), _) => self.reader.taken_over(self.keeper(), tenure).await,
             (None, at_ms) => self.reader.at(at_ms.unwrap_or(u64::MAX)).await,
         };
-        let pool = pool.map_err(|e| e.to_string())?;
-        if pool.fingerprint() != mark.fingerprint {
+        let pool = pool.map_err(|e| match e {
+            ArchiveError::Superseded { .. } => {
+                format!("{e}. To give this restore up, remove {}", self.data.restoring().display())
+            }
+            e => e.to_string(),
+        })?;
+        self.look_again(&mut state).await?;
+        if pool.fingerprint() != state.fingerprint {
             // The state of that time is in another object by now, with more.
-            mark.fingerprint = pool.fingerprint();
-            mark.written = false;
-            mark.disks.iter_mut().for_each(|disk| (disk.blank, disk.reached) = (false, 0));
-            mark.store(&self.data)?;
+            (state.fingerprint, state.id) = (pool.fingerprint(), self.new_id());
+            state.begin_anew();
         }
-        let here = |disk: &MarkedDisk| self.config.disk_sets().iter().any(|set| set.durable == disk.paths);
-        if let Some(other) = mark.disks.iter().find(|disk| !here(disk)) {
-            let paths: Vec<String> = other.paths.iter().map(|path| path.display().to_string()).collect();
-            return Err(format!("the interrupted restore writes {}: name it in the configuration", paths.join(", ")));
+        self.mark(Some(state.clone())).store(&self.data)?;
+        Ok((pool, state))
+    }
+
+    /// Looks whether the disks still hold what an interrupted restore has written. Others are
+    /// checked as at its beginning.
+    async fn look_again(&self, state: &mut MarkedState) -> Result<(), String> {
+        let (id, sets) = (state.id(), self.config.disk_sets());
+        let (mut ours, mut fresh) = (Vec::new(), Vec::new());
+        for disk in &mut state.disks {
+            let Some(number) = sets.iter().position(|set| set.durable == disk.paths) else {
+                let paths: Vec<String> = disk.paths.iter().map(|path| path.display().to_string()).collect();
+                return Err(format!(
+                    "the interrupted restore writes {}: name it in the configuration",
+                    paths.join(", ")
+                ));
+            };
+            let there = open_durable(self.config, &sets[number], self.env).await;
+            let is_ours = match &there {
+                Ok(there) if RestorePlace::is_begun(there, id).await => true,
+                Ok(there) => state.written && holds_pool(there, &disk.disk).await,
+                Err(_) => false,
+            };
+            if is_ours {
+                ours.push(number);
+            } else {
+                disk.reached = 0;
+                fresh.push(number);
+            }
         }
-        Ok((pool, mark))
+        if state.written && !fresh.is_empty() {
+            // The others may have been opened, and hold more than the state.
+            state.begin_anew();
+        }
+        let scope = |begun| Scope { pool: true, force: self.request.force, begun };
+        // What lies on the fast disks may be of the interrupted attempt.
+        let fast = Plan::make(self.config, scope(true))?
+            .refusals_of(|disk| disk.role == Role::Fast && (ours.contains(&disk.disk) || fresh.contains(&disk.disk)));
+        let durable = Plan::make(self.config, scope(false))?.refusals_of(|disk| {
+            disk.role == Role::Durable && fresh.contains(&disk.disk) && !disk.found.contents.is_empty()
+        });
+        let refusals = [durable, fast].concat();
+        if refusals.is_empty() { Ok(()) } else { Err(refusals.join("\n")) }
     }
 
     /// Finds the place of each disk that is to be restored.
@@ -212,47 +282,69 @@ impl<'a> Restoring<'a> {
         let scope = Scope { pool: true, force: self.request.force, begun: false };
         let plan = Plan::make(self.config, scope)?;
         let assigned = assign(&pool.disks(), &self.request.disks, self.config.disk_sets(), &plan)?;
-        let refusals = plan.refusals_of(|disk| assigned.iter().any(|one| one.number == disk));
+        let refusals = plan.refusals_of(|disk| assigned.iter().any(|one| one.number == disk.disk));
         if refusals.is_empty() { Ok(assigned) } else { Err(refusals.join("\n")) }
     }
 
-    /// Writes the disks.
-    async fn write(
+    /// Fills the disks. None of them holds a pool before all are filled.
+    async fn fill(
         &self,
         pool: &ArchivedPool,
         disks: &[(ArchivedDisk, MarkedDisk)],
-        mark: RestoreMark,
+        state: MarkedState,
     ) -> Result<(), String> {
-        if mark.tenure.is_none() {
+        if state.tenure.is_none() {
             // The restored pool is another history: it must not continue an archive.
             self.forget_archive()?;
         }
-        let mark = Mutex::new(mark);
-        let sets = self.config.disk_sets();
+        if self.request.disks.is_empty() {
+            // They are of the pool that was here before.
+            making::end(&self.data)?;
+            if !added_disks::read(self.data.path()).is_empty() {
+                added_disks::write(self.data.path(), &[])?;
+            }
+        }
+        let (id, sets) = (state.id(), self.config.disk_sets());
+        let state = Mutex::new(state);
         let one = |(of, disk): &(ArchivedDisk, MarkedDisk)| {
-            let (of, disk, mark) = (of.clone(), disk.clone(), &mark);
+            let (of, disk, state) = (of.clone(), disk.clone(), &state);
             let set = sets.iter().find(|set| set.durable == disk.paths).expect("it is configured");
             async move {
-                let onto = self.open_place(set, disk.blank && disk.reached == 0).await?;
+                let onto = self.open_place(set, disk.files && disk.reached == 0).await?;
                 let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", onto.describe());
-                let capacity = onto.geometry().capacity_bytes;
-                if capacity < of.needs_bytes {
-                    let (has, needs) = (crate::config::human_size(capacity), crate::config::human_size(of.needs_bytes));
-                    return Err(fail(&format!("it has {has}, and the disk {} needs {needs}", of.name)));
-                }
                 let reached = |extent: u32| {
-                    let mut mark = mark.lock();
-                    mark.disks.iter_mut().filter(|of| of.id == disk.id).for_each(|of| of.reached = extent);
-                    mark.store(&self.data).map_err(io::Error::other)
+                    let mut state = state.lock();
+                    state.disks.iter_mut().filter(|of| of.disk == disk.disk).for_each(|of| of.reached = extent);
+                    self.mark(Some(state.clone())).store(&self.data).map_err(io::Error::other)
                 };
-                let place = RestorePlace { disk: &onto, blank: disk.blank, begin: disk.reached, reached: &reached };
-                pool.restore(of.id, &place, self.progress).await.map_err(|e| fail(&e))
+                let place = RestorePlace { blank: disk.files, id, begin: disk.reached, ..RestorePlace::new(&onto) };
+                let place = RestorePlace { reached: &reached, ..place };
+                pool.fill(of.id, &place, self.progress).await.map_err(|e| fail(&e))
             }
         };
         try_join_all(disks.iter().map(one)).await?;
-        let mut mark = mark.into_inner();
-        mark.written = true;
-        mark.store(&self.data)
+        let mut state = state.into_inner();
+        state.written = true;
+        self.mark(Some(state)).store(&self.data)
+    }
+
+    /// Makes the filled disks those of the pool.
+    async fn finish(
+        &self,
+        pool: &ArchivedPool,
+        disks: &[(ArchivedDisk, MarkedDisk)],
+        id: [u8; 16],
+    ) -> Result<(), String> {
+        let sets = self.config.disk_sets();
+        for (of, disk) in disks {
+            let set = sets.iter().find(|set| set.durable == disk.paths).expect("it is configured");
+            let onto = self.open_again(set).await?;
+            if RestorePlace::is_begun(&onto, id).await {
+                let finished = pool.finish(of.id, &RestorePlace::new(&onto)).await;
+                finished.map_err(|e| format!("{}: {e}", onto.describe()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets that the pool of this directory owned an archive.
@@ -267,25 +359,34 @@ impl<'a> Restoring<'a> {
 
     /// Opens the disk of a log, which is to be written. `new`: it is made of new files.
     async fn open_place(&self, set: &DiskSet, new: bool) -> Result<Arc<dyn Disk>, String> {
-        let limit = self.config.data.pool_size.map(|size| size.0);
-        let mut disks = Vec::new();
-        for path in &set.durable {
-            if new {
+        if new {
+            for path in &set.durable {
                 match std::fs::remove_file(path) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(format!("{}: {e}", path.display())),
                     _ => {}
                 }
             }
-            disks.push(open_file(path, self.config, self.env, limit, new).await?);
         }
-        if disks.len() > 1 {
-            let is_one = !new && Stripe::open(disks.clone()).await.is_ok();
-            if !is_one {
-                let formatted = Stripe::format(&disks, self.env, &StripeOptions::default(), true).await;
-                formatted.map_err(|e| e.to_string())?;
-            }
+        let disks = self.open_files(set, new).await?;
+        if disks.len() > 1 && (new || Stripe::open(disks.clone()).await.is_err()) {
+            let formatted = Stripe::format(&disks, self.env, &StripeOptions::default(), true).await;
+            formatted.map_err(|e| e.to_string())?;
         }
         stripe(disks).await
+    }
+
+    /// Opens the disk of a log that was written.
+    async fn open_again(&self, set: &DiskSet) -> Result<Arc<dyn Disk>, String> {
+        stripe(self.open_files(set, false).await?).await
+    }
+
+    async fn open_files(&self, set: &DiskSet, create: bool) -> Result<Vec<Arc<dyn Disk>>, String> {
+        let limit = self.config.data.pool_size.map(|size| size.0);
+        let mut disks = Vec::new();
+        for path in &set.durable {
+            disks.push(open_file(path, self.config, self.env, limit, create).await?);
+        }
+        Ok(disks)
     }
 
     /// Opens the restored pool once. Returns the count of its objects, and what to warn of.
@@ -296,7 +397,17 @@ impl<'a> Restoring<'a> {
         }
         let mut config = self.config.clone();
         config.data.restored = true;
-        let engine = Engine::open(&config, &self.data, None, self.env).await?;
+        // The archive does not follow yet: no key may change its disk.
+        let no_moves = Some(ArchiveGate::default());
+        let engine = Engine::open(&config, &self.data, no_moves, self.env).await?;
+        if let Some(why) = engine.failure() {
+            // Its channels would keep their epochs.
+            let _ = engine.close(CLOSE_DEADLINE, self.env).await;
+            return Err(format!(
+                "the restored pool takes no writes: {why}. To read it as it is, remove {} and start the server with --restored",
+                self.data.restoring().display()
+            ));
+        }
         let mut warnings: Vec<String> =
             engine.failed_disks().into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
         let without_fast = |fast: &FastLeg| Some(format!("{}: {}", fast.disk(), fast.why()?));
@@ -305,4 +416,27 @@ impl<'a> Restoring<'a> {
         engine.close(CLOSE_DEADLINE, self.env).await?;
         Ok((objects, warnings))
     }
+}
+
+/// The disks of a state with their places.
+///
+/// # Errors
+/// When the archived pool has other disks by now.
+fn of_state(pool: &ArchivedPool, state: &MarkedState) -> Result<Vec<(ArchivedDisk, MarkedDisk)>, String> {
+    let there = pool.disks();
+    let of = |disk: &MarkedDisk| there.iter().find(|of| of.id.to_string() == disk.disk).cloned();
+    let disks: Option<Vec<_>> = state.disks.iter().map(|disk| Some((of(disk)?, disk.clone()))).collect();
+    disks.ok_or_else(|| "the disks of the archived pool have changed meanwhile: begin the restore anew".to_owned())
+}
+
+/// Whether a disk holds the log of this identity.
+async fn holds_pool(disk: &Arc<dyn Disk>, id: &str) -> bool {
+    for offset in SUPERBLOCK_OFFSETS {
+        if let Ok(block) = disk.read(offset, BLOCK).await
+            && Superblock::decode(&block).is_ok_and(|superblock| DiskId(superblock.pool).to_string() == id)
+        {
+            return true;
+        }
+    }
+    false
 }

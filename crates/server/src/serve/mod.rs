@@ -93,6 +93,7 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         // A mistake leaves no file behind.
         let checked = preflight::check(&config, &critical_env())?;
         let data = DataDir::create(&config.data.dir)?;
+        DataDir::refuse_restoring(data.path())?;
         // A front has no S3 service.
         let credentials = if config.is_front()? { None } else { Some(find_secrets(&config, &data)?) };
         serve(&config, checked, &data, credentials, compute_env).await
@@ -204,7 +205,6 @@ async fn serve(
     compute: Env,
 ) -> Result<(), ServeError> {
     let env = critical_env();
-    DataDir::refuse_restoring(data.path())?;
     let mut signals = Signals::new()?;
     let CheckedConfig { live: live_options, tls, plan, warnings } = checked;
     log_warnings(config, warnings, secrets.is_some());
