@@ -138,7 +138,7 @@ def show(rows, *fields):
 
 
 @contextlib.contextmanager
-def live_server(scratch, name="live", client=None):
+def live_server(scratch, name="live", client=None, extra=()):
     """Steadfast's live port on a fresh directory; returns its server and its port."""
     directory = scratch / name
     shutil.rmtree(directory, ignore_errors=True)
@@ -146,7 +146,7 @@ def live_server(scratch, name="live", client=None):
     config = directory / "live.json"
     config.write_text(json.dumps(dict(LIVE_CONFIG, client=dict(LIVE_CONFIG["client"], **(client or {})))))
     port = free_port()
-    server = Server("steadfast", directory / "data", ["--live-listen", f"127.0.0.1:{port}", "--live-config", str(config), "--set", "live.publish_rate=0"]).start()
+    server = Server("steadfast", directory / "data", ["--live-listen", f"127.0.0.1:{port}", "--live-config", str(config), "--set", "live.publish_rate=0", *extra]).start()
     try:
         yield server, port
     finally:

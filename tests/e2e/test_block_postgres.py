@@ -225,6 +225,7 @@ def test_commits_survive_kill_9_and_the_loss_of_the_fast_disk(stack):
     alone(stack)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_commits_survive_kill_9_with_bad_sectors_and_a_durable_disk_that_hangs(faulty):
     killed(faulty, "bad sectors", 1, hang_s=5)

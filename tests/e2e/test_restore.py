@@ -14,7 +14,7 @@ from centrifuge import Client
 
 from harness import load, sign, wait
 from harness.live import CONFIG, DEADLINE_S, api, live_server, restart, token
-from harness.server import binary
+from harness.server import binary, free_port, is_free
 from harness.session import SubscriptionEvents, next_of, websocket
 from test_archive import BUCKET, archive_settings, caught_up, fill, refused, status, store  # noqa: F401
 
@@ -46,11 +46,29 @@ def keys(server):
     return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", [])}
 
 
-def archive_of(kind, store, tmp_path):
-    if kind == "s3":
-        return archive_settings(store)
-    (tmp_path / "backup").mkdir()
-    return {"archive.to": f"file://{tmp_path}/backup", "archive.interval": "50 ms"}
+@pytest.fixture
+def gateway(tmp_path):
+    """versitygw, if it is on the path: its port."""
+    program = shutil.which("versitygw")
+    if not program:
+        pytest.skip("versitygw is not installed")
+    port = free_port()
+    (tmp_path / "gateway" / "backup").mkdir(parents=True)
+    keys_of_gateway = ["--access", sign.ACCESS, "--secret", sign.SECRET]
+    with subprocess.Popen([program, "--quiet", "--port", f"127.0.0.1:{port}", *keys_of_gateway, "posix", tmp_path / "gateway"]) as process:
+        wait.until(lambda: not is_free(port), what="the gateway")
+        yield port
+        process.kill()
+
+
+def archive_of(kind, request, tmp_path):
+    if kind == "file":
+        (tmp_path / "backup").mkdir()
+        return {"archive.to": f"file://{tmp_path}/backup", "archive.interval": "50 ms"}
+    if kind == "steadfast":
+        return archive_settings(request.getfixturevalue("store"))
+    return {"archive.to": "s3://backup/chat", "archive.endpoint": f"http://127.0.0.1:{request.getfixturevalue('gateway')}",
+            "archive.access_key": sign.ACCESS, "archive.secret_key": sign.SECRET, "archive.interval": "50 ms"}
 
 
 class Writer(threading.Thread):
@@ -85,16 +103,16 @@ class Writer(threading.Thread):
             assert any(body == (found if code == 200 else None) for _, body in since), (key, code, len(found))
 
 
-@pytest.mark.parametrize("kind", ["s3", "file"])
-def test_what_was_archived_survives_the_loss_of_the_machine(make_server, store, tmp_path, kind, pytestconfig):  # noqa: F811
-    settings = archive_of(kind, store, tmp_path)
+@pytest.mark.parametrize("kind", ["steadfast", "file", "versitygw"])
+def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request, tmp_path, kind):
+    settings = archive_of(kind, request, tmp_path)
     server = live_server(make_server, tmp_path, settings=settings, **POOL)
     server.s3().create_bucket(Bucket=BUCKET)
     upload = server.s3().create_multipart_upload(Bucket=BUCKET, Key="parts")["UploadId"]
     part = server.s3().upload_part(Bucket=BUCKET, Key="parts", UploadId=upload, PartNumber=1, Body=load.content(7, 5 << 20))
     published, tenure = 0, 1
     epochs = set()
-    for number in range(pytestconfig.getoption("--rounds") if kind == "s3" else 1):
+    for number in range(request.config.getoption("--rounds") if kind != "file" else 1):
         writers = [Writer(server, f"{number}.{n}") for n in range(3)]
         [writer.start() for writer in writers]
         times = []
@@ -218,7 +236,7 @@ def test_an_interrupted_restore_continues(make_server, store):  # noqa: F811
     server = make_server(settings=archive_settings(store), **POOL)
     server.s3().create_bucket(Bucket=BUCKET)
     for n in range(12):
-        server.s3().put_object(Bucket=BUCKET, Key=f"big{n}", Body=load.content(n, 10_000_000))
+        server.s3().put_object(Bucket=BUCKET, Key=f"big{n}", Body=load.content(n, 5_000_000))
     caught_up(server)
     before = keys(server)
     lose(server)
@@ -248,7 +266,7 @@ def test_an_interrupted_restore_continues(make_server, store):  # noqa: F811
     server.start()
     assert keys(server) == before
     for n in range(12):
-        assert server.request("GET", f"/{BUCKET}/big{n}")[2] == load.content(n, 10_000_000)
+        assert server.request("GET", f"/{BUCKET}/big{n}")[2] == load.content(n, 5_000_000)
     assert caught_up(server)["tenure"] == 3
 
 

@@ -148,6 +148,7 @@ def damaged(pair, leg, objects):
 CHUNKS = {"store.inline_max": "0 B"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_bad_sectors_and_flips_on_the_fast_leg_are_healed_under_load(make_pair):
     count = 1000

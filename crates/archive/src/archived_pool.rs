@@ -1,5 +1,7 @@
 //! A pool as its archive has it.
 
+use std::sync::Arc;
+
 use steadfast_log::format::Superblock;
 
 use crate::attempts::Attempts;
@@ -134,8 +136,7 @@ impl ArchivedPool {
         progress: &TransferProgress,
     ) -> Result<(), RestoreError> {
         progress.expect(stored_bytes(self.image(disk)));
-        let parts = PartReader::new(&self.attempts, &self.loaded.inline);
-        self.writer(disk, place, &parts, progress).fill().await
+        self.writer(disk, place, progress).fill().await
     }
 
     /// Makes a disk that was filled one of the pool.
@@ -146,8 +147,7 @@ impl ArchivedPool {
     /// # Panics
     /// If it is not a disk of the pool.
     pub async fn finish(&self, disk: DiskId, place: &RestorePlace<'_>) -> Result<(), RestoreError> {
-        let parts = PartReader::new(&self.attempts, &self.loaded.inline);
-        self.writer(disk, place, &parts, &TransferProgress::default()).finish().await
+        self.writer(disk, place, &TransferProgress::default()).finish().await
     }
 
     fn image(&self, disk: DiskId) -> &DiskImage {
@@ -158,9 +158,9 @@ impl ArchivedPool {
         &'a self,
         disk: DiskId,
         place: &'a RestorePlace<'a>,
-        parts: &'a PartReader<'a>,
         progress: &'a TransferProgress,
     ) -> DiskWriter<'a> {
+        let parts = Arc::new(PartReader::new(self.attempts.clone(), self.loaded.inline.clone()));
         DiskWriter { place, id: disk, image: self.image(disk), parts, progress, env: self.attempts.env() }
     }
 }

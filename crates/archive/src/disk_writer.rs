@@ -11,6 +11,7 @@ use steadfast_flow::Env;
 use steadfast_log::format::{
     EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Lineage, SUPERBLOCK_OFFSETS, Superblock,
 };
+use tokio::sync::oneshot;
 
 use crate::changes::Part;
 use crate::error::ArchiveError;
@@ -91,9 +92,26 @@ pub(crate) struct DiskWriter<'a> {
     pub(crate) place: &'a RestorePlace<'a>,
     pub(crate) id: DiskId,
     pub(crate) image: &'a DiskImage,
-    pub(crate) parts: &'a PartReader<'a>,
+    pub(crate) parts: Arc<PartReader>,
     pub(crate) progress: &'a TransferProgress,
     pub(crate) env: &'a Env,
+}
+
+/// Copies a part to its place on a disk.
+async fn copy(
+    parts: Arc<PartReader>,
+    disk: Arc<dyn Disk>,
+    (id, part): (UseId, Part),
+    place: u64,
+) -> Result<(), RestoreError> {
+    let bytes = parts.read(id, &part).await?;
+    let mut writes = FuturesUnordered::new();
+    for at in (0..bytes.len()).step_by(WRITE_BYTES_MAX) {
+        let end = bytes.len().min(at + WRITE_BYTES_MAX);
+        writes.push(disk.write(place + at as u64, bytes.slice(at..end)));
+    }
+    while writes.try_next().await?.is_some() {}
+    Ok(())
 }
 
 /// Something to be written in an extent.
@@ -219,14 +237,14 @@ impl DiskWriter<'_> {
             Step::End => done.ended = Some(extent),
             Step::Zeros(from, end) => self.zero(from, end).await?,
             Step::Part(id, part) => {
-                let bytes = self.parts.read(id, part).await?;
-                let start = superblock.extent_start(extent) + u64::from(part.from);
-                let mut writes = FuturesUnordered::new();
-                for at in (0..bytes.len()).step_by(WRITE_BYTES_MAX) {
-                    let end = bytes.len().min(at + WRITE_BYTES_MAX);
-                    writes.push(self.place.disk.write(start + at as u64, bytes.slice(at..end)));
-                }
-                while writes.try_next().await?.is_some() {}
+                let place = superblock.extent_start(extent) + u64::from(part.from);
+                let copied = copy(self.parts.clone(), self.place.disk.clone(), (id, *part), place);
+                let (ended, end) = oneshot::channel();
+                // As a task: several copies use several cores.
+                self.env.spawn("restore", async move {
+                    let _ = ended.send(copied.await);
+                });
+                end.await.unwrap_or_else(|_| Err(io::Error::other("copying has panicked").into()))?;
                 done.bytes = u64::from(part.len);
             }
         }

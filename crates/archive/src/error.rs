@@ -42,7 +42,7 @@ pub enum ArchiveError {
     #[error("the archive has no state that is so old: `steadfast archive points` lists those that it has")]
     NoPoint,
     /// The first complete copy was not finished.
-    #[error("nothing can be restored from {0} yet: the first complete copy is not finished")]
+    #[error("nothing can be restored from {0} yet: it has no head that names a complete copy")]
     NothingYet(String),
     /// The store cannot be reached, and the server must not start without it.
     #[error("{0}")]

@@ -24,15 +24,15 @@ const PAYLOADS_KEPT: usize = 16;
 type Payload = Arc<OnceCell<Bytes>>;
 
 /// Reads the bytes of parts, and verifies them.
-pub(crate) struct PartReader<'a> {
-    attempts: &'a Attempts,
-    inline: &'a Inline,
+pub(crate) struct PartReader {
+    attempts: Attempts,
+    inline: Inline,
     /// The last ones, the newest at the end.
     payloads: Mutex<VecDeque<(String, Payload)>>,
 }
 
-impl<'a> PartReader<'a> {
-    pub(crate) fn new(attempts: &'a Attempts, inline: &'a Inline) -> Self {
+impl PartReader {
+    pub(crate) fn new(attempts: Attempts, inline: Inline) -> Self {
         Self { attempts, inline, payloads: Mutex::default() }
     }
 

@@ -116,10 +116,16 @@ impl<E: std::fmt::Display> From<E> for Failure {
 
 /// Runs the work of a command that needs no server, on one thread.
 fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| format!("the runtime cannot be started: {e}"))?;
+    run_on(tokio::runtime::Builder::new_current_thread(), work)
+}
+
+/// The same for work that uses several cores.
+fn block_on_threads<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    run_on(tokio::runtime::Builder::new_multi_thread(), work)
+}
+
+fn run_on<T>(mut runtime: tokio::runtime::Builder, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = runtime.enable_all().build().map_err(|e| format!("the runtime cannot be started: {e}"))?;
     runtime.block_on(work)
 }
 

@@ -6,7 +6,7 @@ use steadfast_flow::Env;
 
 use super::options::ArchiveArgs;
 use super::progress::Progress;
-use super::{DataArgs, Failure, block_on, times};
+use super::{DataArgs, Failure, block_on_threads, times};
 use crate::config::human_size;
 use crate::disks::words::utc;
 use crate::output;
@@ -70,7 +70,7 @@ pub fn run(args: RestorePoolArgs) -> Result<(), Failure> {
         let restored = Progress::new(env.clone()).follow("restoring", &progress, restoring.run()).await?;
         Ok((restored, env.now().saturating_sub(begun)))
     };
-    let (restored, took) = block_on(work)?;
+    let (restored, took) = block_on_threads(work)?;
     if args.json {
         print_line!("{}", serde_json::to_string_pretty(&restored)?);
     } else {
