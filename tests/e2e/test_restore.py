@@ -103,6 +103,7 @@ class Writer(threading.Thread):
             assert any(body == (found if code == 200 else None) for _, body in since), (key, code, len(found))
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["steadfast", "file", "versitygw"])
 def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request, tmp_path, kind):
     settings = archive_of(kind, request, tmp_path)
