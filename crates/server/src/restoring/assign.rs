@@ -179,9 +179,11 @@ mod tests {
         let huge = [disk(1, "x", 1 << 20), disk(2, "y", 2 << 30)];
         let why = find(&huge, &[], &format!("{a},{b}")).expect_err("too small");
         assert!(why.contains("has 1 GiB, and the disk y needs 2 GiB"), "{why}");
+        let why = find(&[disk(1, &a, 2 << 30)], &[], &a).expect_err("too small for the disk of its name");
+        assert!(why.contains("needs 2 GiB"), "{why}");
 
-        std::fs::write(PathBuf::from(&a), vec![7; 8192]).expect("a disk that is there");
-        std::fs::write(PathBuf::from(&c), vec![7; 8192]).expect("a disk that is there");
+        std::fs::write(PathBuf::from(&a), vec![7; 8192]).expect("an intact disk");
+        std::fs::write(PathBuf::from(&c), vec![7; 8192]).expect("an intact disk");
         let by_name = find(&three, &[&b], &format!("{a},{b},{c}")).expect("its own place");
         assert_eq!(by_name, [pair(&b, &b)]);
         let id = uuid::Uuid::from_bytes([2; 16]).to_string();
