@@ -170,10 +170,12 @@ def test_sessions_are_told_what_was_lost(make_server, store, tmp_path):  # noqa:
     async def get_token():
         return token()
 
-    def replace_machine():
+    def publish_without_archive():
         caught_up(server)
         store.kill()
         api(server, "publish", channel="news", data="lost")
+
+    def replace_machine():
         lose(server)
         store.start()
         restore(server, "--take-over")
@@ -185,8 +187,9 @@ def test_sessions_are_told_what_was_lost(make_server, store, tmp_path):  # noqa:
         await client.new_subscription("news", events=events).subscribe()
         await next_of(events.subscribed)
         api(server, "publish", channel="news", data="first")
-        await in_thread(replace_machine)
+        await in_thread(publish_without_archive)
         assert [await next_of(events.publications) for _ in range(2)] == ["first", "lost"]
+        await in_thread(replace_machine)
         await in_thread(restart, server)
         back = await asyncio.wait_for(events.subscribed.get(), DEADLINE_S)
         assert back.was_recovering and not back.recovered
