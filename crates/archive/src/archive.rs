@@ -13,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::attempts::Attempts;
 use crate::claim::{Claim, Claimed, may_start_early};
+use crate::cleaner::{Cleaner, NamedObjects};
 use crate::error::ArchiveError;
 use crate::following::{Following, Members};
 use crate::name::DiskId;
@@ -61,6 +62,14 @@ pub struct ArchiveStatus {
     pub replaces: u64,
     /// Requests that read or list, since the start.
     pub reads: u64,
+    /// When the oldest state was taken that can be restored, in milliseconds since the Unix epoch.
+    pub oldest_ms: Option<u64>,
+    /// Objects of expired states, and of interrupted uploads, that were deleted since the start.
+    pub deleted: u64,
+    /// Why such objects cannot be deleted now.
+    pub delete_failing: Option<String>,
+    /// For how many seconds that has failed; 0 if it does not.
+    pub delete_failing_seconds: f64,
     /// Requests without a clear answer, or refused, since the start.
     pub failures: u64,
     /// Bytes stored since the start.
@@ -71,6 +80,8 @@ pub struct ArchiveStatus {
 
 struct Shared {
     attempts: Attempts,
+    /// Those that delete.
+    deletes: Attempts,
     following: Arc<Following>,
     progress: Arc<Progress>,
     stop: watch::Sender<bool>,
@@ -113,8 +124,10 @@ impl Archive {
     pub async fn start(parts: ArchiveParts, options: ArchiveOptions, env: &Env) -> Result<Self, ArchiveError> {
         let ArchiveParts { store, keeper, members } = parts;
         let state = OwnState::load(keeper, env).await?;
+        let attempts = Attempts::new(store.clone(), env);
         let archive = Self(Arc::new(Shared {
-            attempts: Attempts::new(store.clone(), env),
+            deletes: attempts.apart(),
+            attempts,
             following: Arc::new(Following::new(members, options.sabotage, env)),
             progress: Arc::new(Progress::new()),
             stop: watch::Sender::new(false),
@@ -162,7 +175,7 @@ impl Archive {
     /// How far it is.
     pub fn status(&self) -> ArchiveStatus {
         let (now, lag) = (self.0.progress.now(), self.0.following.lag());
-        let failing = self.0.attempts.failing();
+        let (failing, delete_failing) = (self.0.attempts.failing(), self.0.deletes.failing());
         let counts = self.0.attempts.counts();
         ArchiveStatus {
             to: self.0.attempts.describe(),
@@ -183,6 +196,10 @@ impl Archive {
             creates: counts.creates.load(Relaxed),
             replaces: counts.replaces.load(Relaxed),
             reads: counts.reads.load(Relaxed),
+            oldest_ms: now.oldest_ms,
+            deleted: counts.deleted.load(Relaxed),
+            delete_failing_seconds: delete_failing.as_ref().map_or(0.0, |(age, _)| age.as_secs_f64()),
+            delete_failing: delete_failing.map(|(_, why)| why),
             failures: counts.failures.load(Relaxed),
             sent_bytes: counts.sent_bytes.load(Relaxed),
             damaged_bytes: now.damaged_bytes,
@@ -247,9 +264,16 @@ impl Claiming {
             Ok(claimed) => {
                 let (attempts, following) = (shared.attempts.clone(), shared.following.clone());
                 let options = self.options.clone();
-                let shipper = Shipper::new(claimed, attempts, following, options, shared.progress.clone());
+                let (tenure, named) = (claimed.head.head.tenure, NamedObjects::new(&claimed.loaded));
+                let cleaner = Arc::new(Cleaner::new(shared.deletes.clone(), tenure, options.sabotage));
+                let beside = (shared.progress.clone(), cleaner.clone());
+                let shipper = Shipper::new(claimed, attempts, following, options, beside);
                 let _ = known.send(Ok(()));
-                shipper.run(shared.stop.subscribe()).await
+                tokio::select! {
+                    biased;
+                    ended = shipper.run(shared.stop.subscribe()) => ended,
+                    never = cleaner.run(named) => match never {},
+                }
             }
             Err(e) => {
                 let _ = known.send(Err(e.clone()));

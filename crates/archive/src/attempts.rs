@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_flow::Env;
-use steadfast_net::{EntityTag, RemoteEntry, RemoteError, RemoteObject, RemoteResult, RemoteStore};
+use steadfast_net::{EntityTag, REMOTE_PAGE, RemoteEntry, RemoteError, RemoteObject, RemoteResult, RemoteStore};
 
 use crate::error::ArchiveError;
 
@@ -25,6 +25,8 @@ pub(crate) struct RequestCounts {
     pub(crate) replaces: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) failures: AtomicU64,
+    /// Objects that were deleted.
+    pub(crate) deleted: AtomicU64,
     pub(crate) sent_bytes: AtomicU64,
 }
 
@@ -72,6 +74,11 @@ impl Attempts {
     /// As [`Attempts::new`], and gives up when requests have failed for `patience`, or are refused.
     pub(crate) fn for_a_while(store: Arc<dyn RemoteStore>, patience: Duration, env: &Env) -> Self {
         Self { patience: Some(patience), ..Self::new(store, env) }
+    }
+
+    /// The same with the same counts, which has its own reason why requests fail.
+    pub(crate) fn apart(&self) -> Self {
+        Self { failing: Arc::default(), ..self.clone() }
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -189,6 +196,40 @@ impl Attempts {
                 Err(_) => self.wait(&mut pause).await?,
             }
         }
+    }
+
+    /// The objects whose names are greater than `after`, in order: a page.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Unreachable`] after the patience of this process.
+    pub(crate) async fn list(&self, after: &str) -> Result<Vec<RemoteEntry>, ArchiveError> {
+        let mut pause = Pause::new();
+        loop {
+            match self.list_once("", after).await {
+                Ok(page) => return Ok(page),
+                Err(_) => self.wait(&mut pause).await?,
+            }
+        }
+    }
+
+    /// Deletes objects, in their order.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Unreachable`] after the patience of this process.
+    pub(crate) async fn delete(&self, names: &[String]) -> Result<(), ArchiveError> {
+        for names in names.chunks(REMOTE_PAGE) {
+            let mut pause = Pause::new();
+            loop {
+                let deleted = self.store.delete(names).await;
+                self.note(&deleted);
+                match deleted {
+                    Ok(()) => break,
+                    Err(_) => self.wait(&mut pause).await?,
+                }
+            }
+            self.counts.deleted.fetch_add(names.len() as u64, Relaxed);
+        }
+        Ok(())
     }
 
     /// Creates an object. Its name was never used for other bytes.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use steadfast_log::format::{ExtentKind, Features, Superblock};
 
-use crate::name::{DiskId, Numbered};
+use crate::name::{DiskId, Numbered, ObjectName, UseId};
 
 /// Where bytes of a use lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,18 @@ pub enum Source {
         /// Offset in the payload.
         at: u64,
     },
+}
+
+impl Source {
+    /// The object in which bytes of a use lie; `None` for the document that names them.
+    pub(crate) fn object(self, of: UseId) -> Option<ObjectName> {
+        match self {
+            Self::Here { .. } => None,
+            Self::Piece { from, by, .. } => Some(ObjectName::Piece { of, from, by }),
+            Self::Segment { by, .. } => Some(ObjectName::Segment(by)),
+            Self::Base { by, .. } => Some(ObjectName::Base(by)),
+        }
+    }
 }
 
 /// Some bytes of a use.

@@ -10,13 +10,15 @@ use serde::de::DeserializeOwned;
 use crate::attempts::Attempts;
 use crate::changes::{Changes, Source};
 use crate::document::{DocumentKind, checksum, decode};
+use crate::dropped::Dropped;
 use crate::error::ArchiveError;
-use crate::head::{Base, NamedCut, Segment, SegmentRun};
-use crate::history::{History, Period};
+use crate::head::{Base, NamedCut, Period, Segment, SegmentRun};
+use crate::head_writer::KnownHeadObject;
+use crate::history::History;
 use crate::image::Image;
 use crate::inline::Inline;
 use crate::load::{DOCUMENT_BYTES_MAX, READS};
-use crate::name::{self, HEAD, Numbered, UseId};
+use crate::name::{HEAD, Numbered, ObjectName, UseId};
 use crate::transfer_progress::TransferProgress;
 
 /// Most damaged objects that are listed; all are counted.
@@ -41,51 +43,48 @@ pub struct ArchiveCheck {
     pub damage: Vec<String>,
 }
 
-/// An object that holds bytes of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Holder {
-    Piece { of: UseId, from: u32, by: Numbered },
-    Segment(Numbered),
-    Base(Numbered),
-}
-
 /// Where bytes lie in an object: offset and length, with their checksum.
 type Span = (u64, u32, u32);
+
+/// Bytes of an object that states name.
+#[derive(Default)]
+struct NamedBytes {
+    /// The base of the last period whose states name them.
+    period: Option<Numbered>,
+    spans: BTreeSet<Span>,
+}
+
+/// Damage, and the base of the last period that it concerns; `None`: the head.
+type Damage = (Option<Numbered>, String);
 
 /// A verification under way.
 pub(crate) struct Check<'a> {
     attempts: &'a Attempts,
-    named: BTreeMap<Holder, BTreeSet<Span>>,
+    /// The base of the period whose manifests are read now; `None`: the head.
+    period: Option<Numbered>,
+    named: BTreeMap<ObjectName, NamedBytes>,
+    damage: Vec<Damage>,
     found: ArchiveCheck,
 }
 
-impl Holder {
-    fn name(self) -> String {
-        match self {
-            Self::Piece { of, from, by } => name::piece(of, from, by),
-            Self::Segment(by) => name::segment(by),
-            Self::Base(by) => name::base(by),
-        }
-    }
-
-    /// Reads the object, and verifies what lies in it. Returns how many bytes were read.
-    async fn verify(self, attempts: &Attempts, places: &BTreeSet<Span>) -> Result<u64, ArchiveError> {
-        let name = self.name();
-        let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
-        let read = object.body.len() as u64;
-        let payload = match self {
-            Self::Piece { .. } => object.body,
-            Self::Segment(_) => payload::<Segment>(DocumentKind::Segment, &name, &object.body)?,
-            Self::Base(_) => payload::<Base>(DocumentKind::Base, &name, &object.body)?,
-        };
-        let is_whole = |(at, len, crc): &Span| {
-            let end = at.checked_add(u64::from(*len)).filter(|end| *end <= payload.len() as u64);
-            end.is_some_and(|end| checksum(&payload[*at as usize..end as usize]) == *crc)
-        };
-        match places.iter().all(is_whole) {
-            true => Ok(read),
-            false => Err(ArchiveError::broken(&name, "its bytes were changed: the checksum does not fit")),
-        }
+/// Reads an object, and verifies what lies in it. Returns how many bytes were read.
+async fn verify(holder: ObjectName, attempts: &Attempts, places: &BTreeSet<Span>) -> Result<u64, ArchiveError> {
+    let name = holder.to_string();
+    let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
+    let read = object.body.len() as u64;
+    let payload = match holder {
+        ObjectName::Piece { .. } => object.body,
+        ObjectName::Segment(_) => payload::<Segment>(DocumentKind::Segment, &name, &object.body)?,
+        ObjectName::Base(_) => payload::<Base>(DocumentKind::Base, &name, &object.body)?,
+        ObjectName::Dropped(_) => unreachable!("no part of a use lies in a list of dropped objects"),
+    };
+    let is_whole = |(at, len, crc): &Span| {
+        let end = at.checked_add(u64::from(*len)).filter(|end| *end <= payload.len() as u64);
+        end.is_some_and(|end| checksum(&payload[*at as usize..end as usize]) == *crc)
+    };
+    match places.iter().all(is_whole) {
+        true => Ok(read),
+        false => Err(ArchiveError::broken(&name, "its bytes were changed: the checksum does not fit")),
     }
 }
 
@@ -95,7 +94,8 @@ fn payload<T: DeserializeOwned>(kind: DocumentKind, name: &str, body: &Bytes) ->
 
 impl<'a> Check<'a> {
     pub(crate) fn new(attempts: &'a Attempts) -> Self {
-        Self { attempts, named: BTreeMap::new(), found: ArchiveCheck::default() }
+        let (named, found) = (BTreeMap::new(), ArchiveCheck::default());
+        Self { attempts, period: None, named, damage: Vec::new(), found }
     }
 
     /// Verifies all that can be reached from the cut of a head.
@@ -108,40 +108,64 @@ impl<'a> Check<'a> {
         payload: &Bytes,
         progress: &TransferProgress,
     ) -> Result<ArchiveCheck, ArchiveError> {
-        let history = match History::read(self.attempts, cut, None).await {
-            Ok(history) => history,
-            Err(e) => return self.result(Err(e)).map(|()| self.found),
-        };
-        self.found.newest_ms = cut.time_ms;
-        self.found.oldest_ms = history.0.last().map_or(cut.time_ms, |period| period.begin_ms);
-        let mut image = Image::default();
-        for period in history.0.iter().rev() {
-            image = self.period(period).await?;
+        match History::read(self.attempts, cut).await {
+            Ok(history) => self.states(&history, cut, payload, progress).await?,
+            Err(e) => self.result(Err(e))?,
         }
-        let mut changes = cut.changes.clone();
-        let inline = Inline::take(&mut changes, payload);
-        let applied = inline.and_then(|_| image.apply(&changes)).map_err(ArchiveError::image(HEAD));
-        self.note(&changes);
-        self.found.points += u64::from(!changes.disks.is_empty());
-        self.result(applied)?;
-        self.holders(progress).await?;
+        if !self.damage.is_empty() {
+            // What has expired since is deleted.
+            let now = KnownHeadObject::read(self.attempts).await?;
+            if let Some(cut) = &now.head.cut
+                && let Ok(history) = History::read(self.attempts, cut).await
+            {
+                let is_kept = |of: &Numbered| history.0.iter().any(|period| period.base == *of);
+                self.damage.retain(|(period, _)| period.as_ref().is_none_or(is_kept));
+            }
+        }
+        self.found.damaged = self.damage.len() as u64;
+        self.found.damage = self.damage.into_iter().take(DAMAGE_LISTED_MAX).map(|(_, why)| why).collect();
         Ok(self.found)
     }
 
-    /// Verifies the manifests of a period. Returns its last image.
-    async fn period(&mut self, period: &Period) -> Result<Image, ArchiveError> {
+    async fn states(
+        &mut self,
+        history: &History,
+        cut: &NamedCut,
+        payload: &Bytes,
+        progress: &TransferProgress,
+    ) -> Result<(), ArchiveError> {
+        self.found.newest_ms = cut.time_ms;
+        self.found.oldest_ms = history.0.first().map_or(cut.time_ms, |period| period.begin_ms);
         let mut image = Image::default();
-        let (by, name) = (period.base, name::base(period.base));
+        for period in &history.0 {
+            image = self.manifests(period).await?;
+        }
+        self.period = None;
+        let mut changes = cut.changes.clone();
+        let inline = Inline::take(&mut changes, payload);
+        let applied =
+            inline.and_then(|_| image.apply(&changes, &mut Dropped::default())).map_err(ArchiveError::image(HEAD));
+        self.note(&changes);
+        self.found.points += u64::from(!changes.disks.is_empty());
+        self.result(applied)?;
+        self.holders(progress).await
+    }
+
+    /// Verifies the manifests of a period. Returns its last image.
+    async fn manifests(&mut self, period: &Period) -> Result<Image, ArchiveError> {
+        self.period = Some(period.base);
+        let mut image = Image::default();
+        let (by, name) = (period.base, ObjectName::Base(period.base).to_string());
         if let Some(mut base) = self.document::<Base>(DocumentKind::Base, &name).await? {
             base.changes.settle(|at| Source::Base { by, at });
-            let applied = image.apply(&base.changes).map_err(ArchiveError::image(&name));
+            let applied = image.apply(&base.changes, &mut Dropped::default()).map_err(ArchiveError::image(&name));
             self.accept(applied, &base.changes)?;
         }
         for by in SegmentRun::all(&period.segments) {
-            let name = name::segment(by);
+            let name = ObjectName::Segment(by).to_string();
             let Some(mut segment) = self.document::<Segment>(DocumentKind::Segment, &name).await? else { continue };
             segment.changes.settle(|at| Source::Segment { by, at });
-            let applied = image.apply(&segment.changes).map_err(ArchiveError::image(&name));
+            let applied = image.apply(&segment.changes, &mut Dropped::default()).map_err(ArchiveError::image(&name));
             self.accept(applied, &segment.changes)?;
         }
         Ok(image)
@@ -179,13 +203,14 @@ impl<'a> Check<'a> {
                 let Some(change) = change.used() else { continue };
                 let id = UseId { disk: *disk, extent: *extent, epoch: change.epoch, opening: change.opening };
                 for part in &change.parts {
-                    let (holder, at) = match part.source {
-                        Source::Here { .. } => continue,
-                        Source::Piece { from, by, at } => (Holder::Piece { of: id, from, by }, u64::from(at)),
-                        Source::Segment { by, at } => (Holder::Segment(by), at),
-                        Source::Base { by, at } => (Holder::Base(by), at),
+                    let Some(holder) = part.source.object(id) else { continue };
+                    let at = match part.source {
+                        Source::Piece { at, .. } => u64::from(at),
+                        Source::Here { at } | Source::Segment { at, .. } | Source::Base { at, .. } => at,
                     };
-                    self.named.entry(holder).or_default().insert((at, part.len, part.crc));
+                    let named = self.named.entry(holder).or_default();
+                    named.period = self.period;
+                    named.spans.insert((at, part.len, part.crc));
                 }
             }
         }
@@ -194,22 +219,25 @@ impl<'a> Check<'a> {
     /// Verifies the objects that hold bytes of the log.
     async fn holders(&mut self, progress: &TransferProgress) -> Result<(), ArchiveError> {
         let named = std::mem::take(&mut self.named);
-        let bytes = |places: &BTreeSet<Span>| places.iter().map(|(_, len, _)| u64::from(*len)).sum::<u64>();
+        let bytes = |of: &NamedBytes| of.spans.iter().map(|(_, len, _)| u64::from(*len)).sum::<u64>();
         progress.expect(named.values().map(bytes).sum());
         let attempts = self.attempts;
-        let reads = stream::iter(named).map(|(holder, places)| async move {
-            let read = holder.verify(attempts, &places).await;
-            progress.copied(bytes(&places));
-            read
+        let reads = stream::iter(named).map(|(holder, named)| async move {
+            let read = verify(holder, attempts, &named.spans).await;
+            progress.copied(bytes(&named));
+            (named.period, read)
         });
         let mut reads = std::pin::pin!(reads.buffer_unordered(READS));
-        while let Some(read) = reads.next().await {
+        while let Some((period, read)) = reads.next().await {
             match read {
                 Ok(bytes) => {
                     self.found.objects += 1;
                     self.found.bytes += bytes;
                 }
-                Err(e) => self.result(Err(e))?,
+                Err(e) => {
+                    self.period = period;
+                    self.result(Err(e))?;
+                }
             }
         }
         Ok(())
@@ -220,10 +248,7 @@ impl<'a> Check<'a> {
         match of {
             Ok(()) => Ok(()),
             Err(ArchiveError::Broken { name, why }) => {
-                self.found.damaged += 1;
-                if self.found.damage.len() < DAMAGE_LISTED_MAX {
-                    self.found.damage.push(format!("{name}: {why}"));
-                }
+                self.damage.push((self.period, format!("{name}: {why}")));
                 Ok(())
             }
             Err(e) => Err(e),

@@ -23,6 +23,7 @@ pub(crate) enum DocumentKind {
     Head,
     Segment,
     Base,
+    Dropped,
 }
 
 impl DocumentKind {
@@ -31,6 +32,7 @@ impl DocumentKind {
             Self::Head => *b"SFAHEAD\n",
             Self::Segment => *b"SFASEGM\n",
             Self::Base => *b"SFABASE\n",
+            Self::Dropped => *b"SFADROP\n",
         }
     }
 
@@ -39,6 +41,7 @@ impl DocumentKind {
             Self::Head => "head",
             Self::Segment => "segment",
             Self::Base => "base",
+            Self::Dropped => "list of dropped objects",
         }
     }
 }

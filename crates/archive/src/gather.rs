@@ -1,12 +1,14 @@
 //! Ships sealed extents of records once more, as pieces. Their bytes lie in many segments, and a
 //! restore is to read few objects.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast_log::Ranges;
 
 use crate::attempts::Attempts;
 use crate::changes::{Changes, DiskChange, ExtentChange, UseChange, UseKind};
+use crate::dropped::Dropped;
 use crate::error::ArchiveError;
 use crate::following::Following;
 use crate::image::{ExtentImage, Image, UseImage, pairs};
@@ -23,6 +25,8 @@ pub(crate) struct Gather {
     copied: BTreeMap<UseId, Copied>,
     /// Those that are whole, and not yet named.
     ready: BTreeMap<UseId, UseChange>,
+    /// What was copied for nothing.
+    given_up: Dropped,
 }
 
 fn is_scattered(of: &UseImage) -> bool {
@@ -67,12 +71,23 @@ impl Gather {
     /// Adds what was gathered to changes of the image.
     pub(crate) fn add_to(&mut self, changes: &mut Changes, image: &Image) {
         for (id, whole) in std::mem::take(&mut self.ready) {
-            let Some(disk) = image.disks.get(&id.disk).filter(|_| image.find(id).is_some()) else { continue };
+            let Some(disk) = image.disks.get(&id.disk).filter(|_| image.find(id).is_some()) else {
+                self.given_up.note(id, &whole.parts);
+                continue;
+            };
             let about = || DiskChange { about: disk.about.clone(), counters: disk.counters, extents: BTreeMap::new() };
             let change = changes.disks.entry(id.disk).or_insert_with(about);
             // A change of the extent means that it was recycled, as nothing is added to it.
-            change.extents.entry(id.extent).or_insert(ExtentChange::Used(whole));
+            match change.extents.entry(id.extent) {
+                Entry::Vacant(place) => _ = place.insert(ExtentChange::Used(whole)),
+                Entry::Occupied(_) => self.given_up.note(id, &whole.parts),
+            }
         }
+    }
+
+    /// Takes what was copied for nothing: no state will name it.
+    pub(crate) fn take_given_up(&mut self) -> Dropped {
+        std::mem::take(&mut self.given_up)
     }
 
     /// Whether something is to be copied.
@@ -124,6 +139,8 @@ impl Gather {
 
     fn forget(&mut self, id: UseId) {
         self.scattered.remove(&id);
-        self.copied.remove(&id);
+        if let Some(copied) = self.copied.remove(&id) {
+            self.given_up.note(id, &copied.parts);
+        }
     }
 }

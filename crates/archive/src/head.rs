@@ -52,6 +52,17 @@ impl SegmentRun {
     }
 }
 
+/// A base, with the segments that follow it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Period {
+    /// The base.
+    pub base: Numbered,
+    /// When the cut of the base was taken, in milliseconds since the Unix epoch.
+    pub begin_ms: u64,
+    /// The segments.
+    pub segments: Vec<SegmentRun>,
+}
+
 /// The cut that a head names: a base, the segments since, and what came after them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedCut {
@@ -114,8 +125,8 @@ pub struct Segment {
 pub struct Base {
     /// When its cut was taken, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// The base before it, with the segments between them.
-    pub before: Option<(Numbered, Vec<SegmentRun>)>,
+    /// The periods before it whose states can be restored, the oldest first.
+    pub before: Vec<Period>,
     /// The whole image, as changes of nothing.
     pub changes: Changes,
 }

@@ -48,6 +48,21 @@ impl KnownHeadObject {
         Ok(Some(decoded.map(|(head, payload)| Self { head, payload, body: object.body, tag })))
     }
 
+    /// Reads a head that must exist.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] if it was removed or is not one any more.
+    pub(crate) async fn read(attempts: &Attempts) -> Result<Self, ArchiveError> {
+        let mut pause = Pause::new();
+        loop {
+            match Self::read_once(attempts).await {
+                Ok(Some(head)) => return head,
+                Ok(None) => return Err(ArchiveError::broken(HEAD, "it was removed")),
+                Err(_) => attempts.wait(&mut pause).await?,
+            }
+        }
+    }
+
     /// Creates the first head: one attempt.
     ///
     /// # Errors

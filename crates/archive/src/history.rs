@@ -1,4 +1,4 @@
-//! The states that an archive has, from the newest back to the oldest.
+//! The states that an archive has.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -7,18 +7,9 @@ use crate::attempts::Attempts;
 use crate::changes::Changes;
 use crate::document::{DocumentKind, decode};
 use crate::error::ArchiveError;
-use crate::head::{Base, NamedCut, Segment, SegmentRun};
+use crate::head::{Base, NamedCut, Period, Segment, SegmentRun};
 use crate::load::{DOCUMENT_BYTES_MAX, READS};
-use crate::name::{self, Numbered};
-
-/// A base, with the segments that follow it.
-#[derive(Debug, Clone)]
-pub(crate) struct Period {
-    pub(crate) base: Numbered,
-    /// When the cut of the base was taken, in milliseconds since the Unix epoch.
-    pub(crate) begin_ms: u64,
-    pub(crate) segments: Vec<SegmentRun>,
-}
+use crate::name::ObjectName;
 
 /// A complete state of an archive, and those that followed until the next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,31 +22,21 @@ pub struct ArchivePoint {
     pub further: u64,
 }
 
-/// The periods of an archive, the newest first. They are reached from the head: a base that was
-/// found otherwise proves nothing, as no head may ever have named it.
+/// The periods of an archive, the oldest first. The base of the head lists them: one that was found
+/// otherwise proves nothing, as no head may ever have named it.
 pub(crate) struct History(pub(crate) Vec<Period>);
 
 impl History {
-    /// Reads the bases from a cut back to the newest that is not later than `until_ms`, or all.
+    /// Reads the periods that can be restored, from the base that a cut names.
     ///
     /// # Errors
-    /// [`ArchiveError::Broken`] when one is missing or was changed.
-    pub(crate) async fn read(attempts: &Attempts, cut: &NamedCut, until_ms: Option<u64>) -> Result<Self, ArchiveError> {
-        let mut periods: Vec<Period> = Vec::new();
-        let mut next = Some((cut.base, cut.segments.clone()));
-        while let Some((base, segments)) = next.take() {
-            let name = name::base(base);
-            if periods.last().is_some_and(|later| later.base <= base) {
-                return Err(ArchiveError::broken(&name, "it is named by one that is older"));
-            }
-            let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
-            let (document, _) =
-                decode::<Base>(DocumentKind::Base, &object.body).map_err(ArchiveError::document(&name))?;
-            periods.push(Period { base, begin_ms: document.time_ms, segments });
-            if until_ms.is_none_or(|until| document.time_ms > until) {
-                next = document.before;
-            }
-        }
+    /// [`ArchiveError::Broken`] when it is missing or was changed.
+    pub(crate) async fn read(attempts: &Attempts, cut: &NamedCut) -> Result<Self, ArchiveError> {
+        let name = ObjectName::Base(cut.base).to_string();
+        let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
+        let (base, _) = decode::<Base>(DocumentKind::Base, &object.body).map_err(ArchiveError::document(&name))?;
+        let mut periods = base.before;
+        periods.push(Period { base: cut.base, begin_ms: base.time_ms, segments: cut.segments.clone() });
         Ok(Self(periods))
     }
 
@@ -64,10 +45,10 @@ impl History {
     /// # Errors
     /// [`ArchiveError::Broken`] when a segment is missing or was changed.
     pub(crate) async fn find(&self, attempts: &Attempts, time_ms: u64) -> Result<Option<NamedCut>, ArchiveError> {
-        let Some(period) = self.0.iter().find(|period| period.begin_ms <= time_ms) else { return Ok(None) };
+        let Some(period) = self.0.iter().rev().find(|period| period.begin_ms <= time_ms) else { return Ok(None) };
         let (mut found_ms, mut segments) = (period.begin_ms, Vec::new());
         let times = stream::iter(SegmentRun::all(&period.segments)).map(|by| async move {
-            let name = name::segment(by);
+            let name = ObjectName::Segment(by).to_string();
             let object = attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
             let segment = decode::<Segment>(DocumentKind::Segment, &object.body);
             segment.map(|(segment, _)| (by, segment.time_ms)).map_err(ArchiveError::document(&name))
@@ -84,9 +65,9 @@ impl History {
     pub(crate) fn points(&self) -> Vec<ArchivePoint> {
         let point = |period: &Period| ArchivePoint {
             time_ms: period.begin_ms,
-            base: name::base(period.base),
+            base: ObjectName::Base(period.base).to_string(),
             further: period.segments.iter().fold(0, |sum, run| sum.saturating_add(run.count)),
         };
-        self.0.iter().rev().map(point).collect()
+        self.0.iter().map(point).collect()
     }
 }

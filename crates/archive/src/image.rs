@@ -6,7 +6,8 @@ use steadfast_log::format::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use steadfast_log::{ExtentCut, LogCut, Ranges};
 
 use crate::changes::{Changes, Counters, DiskAbout, DiskChange, ExtentChange, Part, Source, UseChange, UseKind};
-use crate::name::{DiskId, UseId};
+use crate::dropped::Dropped;
+use crate::name::{DiskId, ObjectName, UseId};
 
 /// No log reaches this epoch.
 const EPOCH_MAX: u64 = 1 << 62;
@@ -50,7 +51,7 @@ impl UseImage {
         (self.epoch, self.opening) == (epoch, opening)
     }
 
-    fn apply(&mut self, change: &UseChange) -> Result<(), ImageError> {
+    fn apply(&mut self, id: UseId, change: &UseChange, dropped: &mut Dropped) -> Result<(), ImageError> {
         let wrong = |what: &str| ImageError(format!("{what} in epoch {}", change.epoch));
         let mut durable = Ranges::default();
         for (begin, end) in &change.durable {
@@ -63,6 +64,7 @@ impl UseImage {
         // What was durable stays so: damage to the disk takes nothing from the archive.
         self.durable.extend(&durable);
         if change.whole {
+            dropped.note(id, self.parts.values());
             self.parts.clear();
         }
         for part in &change.parts {
@@ -155,7 +157,14 @@ pub struct DiskImage {
 }
 
 impl DiskImage {
-    fn apply(&mut self, change: &DiskChange) -> Result<(), ImageError> {
+    /// Notes that an extent of this disk is not in use any more, or otherwise.
+    fn drop_use(disk: DiskId, extent: u32, was: Option<ExtentImage>, dropped: &mut Dropped) {
+        if let Some(ExtentImage::Used(of)) = was {
+            dropped.note(UseId { disk, extent, epoch: of.epoch, opening: of.opening }, of.parts.values());
+        }
+    }
+
+    fn apply(&mut self, disk: DiskId, change: &DiskChange, dropped: &mut Dropped) -> Result<(), ImageError> {
         let extent_bytes = change.about.extent_bytes;
         if !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent_bytes) {
             return Err(ImageError(format!("extents of {extent_bytes} bytes")));
@@ -174,17 +183,22 @@ impl DiskImage {
                 ExtentChange::Used(change) => {
                     let known = match self.extents.remove(extent) {
                         Some(ExtentImage::Used(of)) if of.is(change.epoch, change.opening) => Some(of),
-                        _ => None,
+                        was => {
+                            Self::drop_use(disk, *extent, was, dropped);
+                            None
+                        }
                     };
+                    let id = UseId { disk, extent: *extent, epoch: change.epoch, opening: change.opening };
                     let mut of = known.unwrap_or_else(|| UseImage::new(change));
-                    of.apply(change).map_err(|e| ImageError(format!("extent {extent}: {}", e.0)))?;
+                    of.apply(id, change, dropped).map_err(|e| ImageError(format!("extent {extent}: {}", e.0)))?;
                     if u64::from(of.durable.end()) > extent_bytes {
                         return Err(ImageError(format!("extent {extent} ends behind its end")));
                     }
                     ExtentImage::Used(of)
                 }
             };
-            self.extents.insert(*extent, of);
+            let was = self.extents.insert(*extent, of);
+            Self::drop_use(disk, *extent, was, dropped);
         }
         Ok(())
     }
@@ -232,17 +246,42 @@ pub struct Image {
 }
 
 impl Image {
-    /// Makes it the image of a later moment.
+    /// Makes it the image of a later moment. Notes what it does not name any more.
     ///
     /// # Errors
     /// When the changes do not fit it.
-    pub(crate) fn apply(&mut self, changes: &Changes) -> Result<(), ImageError> {
+    pub(crate) fn apply(&mut self, changes: &Changes, dropped: &mut Dropped) -> Result<(), ImageError> {
         for (disk, change) in &changes.disks {
             let new = || DiskImage { about: change.about.clone(), counters: change.counters, extents: BTreeMap::new() };
             let of = self.disks.entry(*disk).or_insert_with(new);
-            of.apply(change).map_err(|e| ImageError(format!("disk {disk}: {}", e.0)))?;
+            of.apply(*disk, change, dropped).map_err(|e| ImageError(format!("disk {disk}: {}", e.0)))?;
         }
         Ok(())
+    }
+
+    /// Drops the disks that left the pool before a time, in milliseconds since the Unix epoch.
+    pub(crate) fn forget_left(&mut self, before_ms: u64, dropped: &mut Dropped) {
+        self.disks.retain(|disk, of| {
+            let stays = of.about.left_ms.is_none_or(|left_ms| left_ms >= before_ms);
+            if !stays {
+                let extents = std::mem::take(&mut of.extents);
+                extents.into_iter().for_each(|(extent, was)| DiskImage::drop_use(*disk, extent, Some(was), dropped));
+            }
+            stays
+        });
+    }
+
+    /// The objects in which its bytes lie, one for each part.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectName> {
+        let uses = self.disks.iter().flat_map(|(disk, of)| {
+            of.extents.iter().filter_map(|(extent, of)| match of {
+                ExtentImage::Used(of) => {
+                    Some((UseId { disk: *disk, extent: *extent, epoch: of.epoch, opening: of.opening }, of))
+                }
+                _ => None,
+            })
+        });
+        uses.flat_map(|(id, of)| of.parts.values().filter_map(move |part| part.source.object(id)))
     }
 
     /// Everything, as changes of nothing.

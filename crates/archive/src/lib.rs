@@ -7,6 +7,8 @@
 //! - `following` looks at the logs; a cut is what it found.
 //! - `shipper` ships one cut after the other, with `transfer`, `gather` and `head_writer`.
 //! - `claim` makes this process the owner, and `own_state` remembers that.
+//! - `periods` are the states that can be restored; `dropped` is what no later one names, and
+//!   `cleaner` deletes it in the end.
 //! - `image` is the state of a pool that `changes` describe, and `load` reads it.
 //! - `reader` reads an archive and takes it over, `history` finds its older states, and `check`
 //!   verifies all of them.
@@ -18,8 +20,10 @@ mod attempts;
 mod changes;
 mod check;
 mod claim;
+mod cleaner;
 mod disk_writer;
 mod document;
+mod dropped;
 mod error;
 mod following;
 mod gather;
@@ -33,6 +37,7 @@ mod name;
 mod options;
 mod own_state;
 mod part_reader;
+mod periods;
 mod place;
 mod progress;
 mod reader;

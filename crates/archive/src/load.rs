@@ -6,11 +6,13 @@ use serde::de::DeserializeOwned;
 use crate::attempts::Attempts;
 use crate::changes::Source;
 use crate::document::{DocumentKind, decode};
+use crate::dropped::Dropped;
 use crate::error::ArchiveError;
-use crate::head::{Base, NamedCut, Segment, SegmentRun};
+use crate::head::{Base, NamedCut, Period, Segment, SegmentRun};
 use crate::image::Image;
 use crate::inline::Inline;
-use crate::name::{self, HEAD};
+use crate::name::{HEAD, ObjectName};
+use crate::periods::Periods;
 
 /// Most bytes of a segment or a base.
 pub(crate) const DOCUMENT_BYTES_MAX: u64 = 4 << 30;
@@ -23,6 +25,10 @@ pub(crate) const READS: usize = 8;
 pub(crate) struct Loaded {
     pub(crate) image: Image,
     pub(crate) inline: Inline,
+    /// The periods whose states can be restored.
+    pub(crate) periods: Periods,
+    /// What the states of this period named, and the image does not.
+    pub(crate) dropped: Dropped,
 }
 
 impl Loaded {
@@ -35,25 +41,28 @@ impl Loaded {
         cut: &NamedCut,
         payload: &bytes::Bytes,
     ) -> Result<Self, ArchiveError> {
-        let mut image = Image::default();
-        let base_name = name::base(cut.base);
+        let (mut image, mut dropped) = (Image::default(), Dropped::default());
+        let base_name = ObjectName::Base(cut.base).to_string();
         let mut base: Base = document(attempts, DocumentKind::Base, &base_name).await?;
         let by = cut.base;
         base.changes.settle(|at| Source::Base { by, at });
-        image.apply(&base.changes).map_err(ArchiveError::image(&base_name))?;
+        image.apply(&base.changes, &mut dropped).map_err(ArchiveError::image(&base_name))?;
         let segments = stream::iter(SegmentRun::all(&cut.segments)).map(|by| async move {
-            let read = document::<Segment>(attempts, DocumentKind::Segment, &name::segment(by)).await;
+            let read = document::<Segment>(attempts, DocumentKind::Segment, &ObjectName::Segment(by).to_string()).await;
             read.map(|segment| (by, segment))
         });
         let mut segments = std::pin::pin!(segments.buffered(READS));
         while let Some((by, mut segment)) = segments.try_next().await? {
             segment.changes.settle(|at| Source::Segment { by, at });
-            image.apply(&segment.changes).map_err(ArchiveError::image(&name::segment(by)))?;
+            image
+                .apply(&segment.changes, &mut dropped)
+                .map_err(ArchiveError::image(&ObjectName::Segment(by).to_string()))?;
         }
         let mut changes = cut.changes.clone();
         let inline = Inline::take(&mut changes, payload).map_err(ArchiveError::image(HEAD))?;
-        image.apply(&changes).map_err(ArchiveError::image(HEAD))?;
-        Ok(Self { image, inline })
+        image.apply(&changes, &mut dropped).map_err(ArchiveError::image(HEAD))?;
+        let newest = Period { base: cut.base, begin_ms: base.time_ms, segments: cut.segments.clone() };
+        Ok(Self { image, inline, periods: Periods::new(base.before, newest), dropped })
     }
 }
 

@@ -28,6 +28,8 @@ pub struct ArchiveOptions {
     pub segments_max: u64,
     /// Age at which there is a new base.
     pub base_age: Duration,
+    /// Time for which earlier states can be restored.
+    pub retention: Duration,
     /// A deliberate bug, to test the simulator.
     #[doc(hidden)]
     pub sabotage: ArchiveSabotage,
@@ -54,6 +56,12 @@ pub enum ArchiveSabotage {
     NoClaim,
     /// The owner number is kept after the claim, not before.
     OwnerAfterClaim,
+    /// What this process has under way is taken for the rest of an earlier one.
+    OwnSwept,
+    /// An object counts as dropped when some of its bytes are.
+    LiveDropped,
+    /// What the newest state does not name is deleted at once.
+    RetentionIgnored,
 }
 
 impl Default for ArchiveOptions {
@@ -70,6 +78,7 @@ impl Default for ArchiveOptions {
             segment_age: Duration::from_secs(60),
             segments_max: 1024,
             base_age: Duration::from_secs(3600),
+            retention: Duration::from_secs(7 * 24 * 3600),
             sabotage: ArchiveSabotage::None,
         }
     }

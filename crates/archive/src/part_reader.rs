@@ -15,7 +15,7 @@ use crate::error::ArchiveError;
 use crate::head::{Base, Segment};
 use crate::inline::Inline;
 use crate::load::DOCUMENT_BYTES_MAX;
-use crate::name::{self, HEAD, UseId};
+use crate::name::{HEAD, UseId};
 
 /// Documents whose payload is kept for further parts.
 const PAYLOADS_KEPT: usize = 16;
@@ -41,23 +41,20 @@ impl PartReader {
     /// # Errors
     /// [`ArchiveError::Broken`] when they are not there.
     pub(crate) async fn read(&self, of: UseId, part: &Part) -> Result<Bytes, ArchiveError> {
-        let (name, bytes) = match part.source {
-            Source::Here { .. } => (HEAD.to_owned(), self.inline.get(of, part.from).cloned()),
-            Source::Piece { from, by, at } => {
-                let (name, at) = (name::piece(of, from, by), u64::from(at));
-                let range = at..at + u64::from(part.len);
-                let object = self.attempts.read(&name, Some(range), u64::from(part.len)).await?;
-                (name, Some(object.body))
+        let name = part.source.object(of).map_or_else(|| HEAD.to_owned(), |object| object.to_string());
+        let bytes = match part.source {
+            Source::Here { .. } => self.inline.get(of, part.from).cloned(),
+            Source::Piece { at, .. } => {
+                let range = u64::from(at)..u64::from(at) + u64::from(part.len);
+                Some(self.attempts.read(&name, Some(range), u64::from(part.len)).await?.body)
             }
-            Source::Segment { by, at } => {
-                let name = name::segment(by);
+            Source::Segment { at, .. } => {
                 let payload = self.payload::<Segment>(DocumentKind::Segment, &name).await?;
-                (name, slice(&payload, at, part.len))
+                slice(&payload, at, part.len)
             }
-            Source::Base { by, at } => {
-                let name = name::base(by);
+            Source::Base { at, .. } => {
                 let payload = self.payload::<Base>(DocumentKind::Base, &name).await?;
-                (name, slice(&payload, at, part.len))
+                slice(&payload, at, part.len)
             }
         };
         let bytes = bytes.ok_or_else(|| ArchiveError::broken(&name, "it is missing"))?;

@@ -36,6 +36,8 @@ struct Known {
     tenure: u64,
     /// When the last cut was taken that a head names.
     cut_ms: Option<u64>,
+    /// When the oldest state was taken that can be restored.
+    oldest_ms: Option<u64>,
     cuts: u64,
     given_up: u64,
     damaged_bytes: u64,
@@ -60,6 +62,7 @@ pub(crate) struct ProgressNow {
     pub(crate) version: u64,
     pub(crate) tenure: u64,
     pub(crate) cut_ms: Option<u64>,
+    pub(crate) oldest_ms: Option<u64>,
     pub(crate) cuts: u64,
     pub(crate) given_up: u64,
     pub(crate) damaged_bytes: u64,
@@ -73,6 +76,7 @@ impl Progress {
             version: 0,
             tenure: 0,
             cut_ms: None,
+            oldest_ms: None,
             cuts: 0,
             given_up: 0,
             damaged_bytes: 0,
@@ -93,6 +97,7 @@ impl Progress {
             version: state.version,
             tenure: state.tenure,
             cut_ms: state.cut_ms,
+            oldest_ms: state.oldest_ms,
             cuts: state.cuts,
             given_up: state.given_up,
             damaged_bytes: state.damaged_bytes,
@@ -100,18 +105,20 @@ impl Progress {
     }
 
     /// A head names a new cut.
-    pub(crate) fn named(&self, head: &Head, image: &Image) {
+    pub(crate) fn named(&self, head: &Head, image: &Image, oldest_ms: Option<u64>) {
         self.state.lock().cuts += 1;
-        self.head_is(head, image);
+        self.head_is(head, image, oldest_ms);
     }
 
-    /// The head of the archive, which this process owns, names this image.
-    pub(crate) fn head_is(&self, head: &Head, image: &Image) {
+    /// The head of the archive, which this process owns, names this image. The oldest state that can
+    /// be restored is of `oldest_ms`.
+    pub(crate) fn head_is(&self, head: &Head, image: &Image, oldest_ms: Option<u64>) {
         let mut state = self.state.lock();
         assert!(head.version > state.version, "heads have ascending versions");
         state.state = if head.cut.is_some() { ArchiveState::Following } else { ArchiveState::Copying };
         (state.version, state.tenure) = (head.version, head.tenure);
         state.cut_ms = head.cut.as_ref().map(|cut| cut.time_ms);
+        state.oldest_ms = oldest_ms;
         drop(state);
         *self.archived.lock() = image.disks.iter().map(|(disk, of)| (*disk, of.counters.last_lsn)).collect();
     }

@@ -162,7 +162,7 @@ impl ArchiveReader {
     pub async fn points(&self) -> Result<(Vec<ArchivePoint>, u64), ArchiveError> {
         let (_, head) = self.head().await?;
         let cut = self.cut_of(&head)?;
-        Ok((History::read(&self.attempts, cut, None).await?.points(), cut.time_ms))
+        Ok((History::read(&self.attempts, cut).await?.points(), cut.time_ms))
     }
 
     /// The newest state.
@@ -184,7 +184,7 @@ impl ArchiveReader {
         if cut.time_ms <= time_ms {
             return self.newest_of(&head).await;
         }
-        let history = History::read(&self.attempts, cut, Some(time_ms)).await?;
+        let history = History::read(&self.attempts, cut).await?;
         let found = history.find(&self.attempts, time_ms).await?.ok_or(ArchiveError::NoPoint)?;
         ArchivedPool::load(&self.attempts, &found, &bytes::Bytes::new()).await
     }

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use crate::attempts::Attempts;
 use crate::changes::{Changes, DiskChange, ExtentChange, Source, UseChange, UseKind};
 use crate::claim::Claimed;
+use crate::cleaner::Cleaner;
 use crate::document::{DocumentKind, encode};
+use crate::dropped::Dropped;
 use crate::error::ArchiveError;
 use crate::following::{Following, PoolCut};
 use crate::gather::Gather;
@@ -20,8 +22,9 @@ use crate::head::{Base, Head, NamedCut, Segment, SegmentRun};
 use crate::head_writer::{KnownHeadObject, Replaced};
 use crate::image::{ExtentImage, Image, UseImage, pairs};
 use crate::inline::Inline;
-use crate::name::{self, DiskId, UseId};
+use crate::name::{DiskId, Numbered, ObjectName, UseId};
 use crate::options::{ArchiveOptions, ArchiveSabotage};
+use crate::periods::Periods;
 use crate::progress::Progress;
 use crate::transfer::{Copied, Numbers, ToCopy, TransferError, Uploads};
 
@@ -53,6 +56,11 @@ pub(crate) struct Shipper {
     /// What was copied and is not yet named.
     ahead: BTreeMap<UseId, Copied>,
     gather: Gather,
+    /// The periods whose states can be restored.
+    periods: Periods,
+    /// What no state names any more.
+    dropped: Dropped,
+    cleaner: Arc<Cleaner>,
 }
 
 /// What a cut names of a use, and how it gets into the store.
@@ -68,7 +76,7 @@ impl Shipper {
         attempts: Attempts,
         following: Arc<Following>,
         options: ArchiveOptions,
-        progress: Arc<Progress>,
+        (progress, cleaner): (Arc<Progress>, Arc<Cleaner>),
     ) -> Self {
         let Claimed { head, loaded } = claimed;
         let tenure = head.head.tenure;
@@ -76,7 +84,7 @@ impl Shipper {
         let gather = Gather::new(&loaded.image);
         let begun = (!since.disks.is_empty()).then(|| attempts.env().now());
         let base_at = attempts.env().now();
-        progress.head_is(&head.head, &loaded.image);
+        progress.head_is(&head.head, &loaded.image, loaded.periods.oldest_ms());
         Self {
             base_at,
             attempts,
@@ -93,6 +101,9 @@ impl Shipper {
             bases: Numbers::new(tenure),
             ahead: BTreeMap::new(),
             gather,
+            periods: loaded.periods,
+            dropped: loaded.dropped,
+            cleaner,
         }
     }
 
@@ -170,8 +181,13 @@ impl Shipper {
         }
         // From here on the cut is named, whatever is recycled.
         self.gather.add_to(&mut changes, &self.image);
-        self.ahead.retain(|id, _| !changes.disks.get(&id.disk).is_some_and(|of| of.extents.contains_key(&id.extent)));
-        self.image.apply(&changes).expect("a cut continues the image");
+        let is_named = |id: &UseId| changes.disks.get(&id.disk).is_some_and(|of| of.extents.contains_key(&id.extent));
+        for (id, copied) in self.ahead.extract_if(.., |id, _| is_named(id)) {
+            // The extent has another use by now.
+            self.dropped.note(id, &copied.parts);
+        }
+        self.dropped.extend(self.gather.take_given_up());
+        self.image.apply(&changes, &mut self.dropped).expect("a cut continues the image");
         self.gather.note(&changes, &self.image);
         self.since.add(changes);
         self.inline.extend(inline);
@@ -320,6 +336,7 @@ impl Shipper {
         let Head { version, tenure, owner, machine, promise, cut: before, .. } = known.head.clone();
         let time_ms = cut.time_ms.max(before.as_ref().map_or(0, |cut| cut.time_ms));
         let segments_age = self.since_begun.map_or(Duration::ZERO, |begun| self.attempts.env().now() - begun);
+        let mut expired = Vec::new();
         let named = match before {
             Some(before) if !self.needs_base(&before) => {
                 let mut segments = before.segments;
@@ -329,7 +346,7 @@ impl Shipper {
                     let by = self.segments.next();
                     let changes = std::mem::take(&mut self.since);
                     let body = encode(DocumentKind::Segment, &Segment { time_ms, changes: changes.clone() }, &payload);
-                    self.attempts.create(&name::segment(by), &body).await?;
+                    self.attempts.create(&ObjectName::Segment(by).to_string(), &body).await?;
                     self.image.settle(&changes, |at| Source::Segment { by, at });
                     self.written();
                     SegmentRun::push(&mut segments, by);
@@ -337,11 +354,13 @@ impl Shipper {
                 NamedCut { time_ms, base: before.base, segments, changes: Changes::default() }
             }
             before => {
-                let (by, mut changes) = (self.bases.next(), self.image.to_changes());
+                let by = self.bases.next();
+                expired = self.begin_period(by, time_ms, before).await?;
+                let mut changes = self.image.to_changes();
                 let payload = self.inline.lay_out(&mut changes);
-                let before = before.map(|before| (before.base, before.segments));
-                let body = encode(DocumentKind::Base, &Base { time_ms, before, changes: changes.clone() }, &payload);
-                self.attempts.create(&name::base(by), &body).await?;
+                let base = Base { time_ms, before: self.periods.before().to_vec(), changes: changes.clone() };
+                let body = encode(DocumentKind::Base, &base, &payload);
+                self.attempts.create(&ObjectName::Base(by).to_string(), &body).await?;
                 self.image.settle(&changes, |at| Source::Base { by, at });
                 self.base_at = self.attempts.env().now();
                 self.since = Changes::default();
@@ -364,8 +383,9 @@ impl Shipper {
         let known = self.head.take().expect("the last replacement has ended");
         match known.replace(&self.attempts, next, &payload).await? {
             Replaced::Done(head) => {
-                self.progress.named(&head.head, &self.image);
+                self.progress.named(&head.head, &self.image, self.periods.oldest_ms());
                 self.head = Some(head);
+                self.cleaner.expire(expired);
                 Ok(())
             }
             Replaced::Taken(by) => Err(ArchiveError::Superseded {
@@ -374,6 +394,28 @@ impl Shipper {
                 kept: self.progress.archived_lsns(),
             }),
         }
+    }
+
+    /// Begins a period with the base `by`: stores what the period before named and the image does
+    /// not. Returns the bases that followed expired periods.
+    async fn begin_period(
+        &mut self,
+        by: Numbered,
+        time_ms: u64,
+        before: Option<NamedCut>,
+    ) -> Result<Vec<Numbered>, ArchiveError> {
+        let has_fault = |fault| has_fault(self.options.sabotage, fault);
+        let retention_ms = u64::try_from(self.options.retention.as_millis()).unwrap_or(u64::MAX);
+        self.image.forget_left(time_ms.saturating_sub(retention_ms), &mut self.dropped);
+        let ended = before.and_then(|before| self.periods.end(before.segments));
+        if let Some(ended) = ended {
+            let live = self.image.objects().filter(|_| !has_fault(ArchiveSabotage::LiveDropped));
+            let list = encode(DocumentKind::Dropped, &self.dropped.take(ended, live), &[]);
+            self.attempts.create(&ObjectName::Dropped(by).to_string(), &list).await?;
+        }
+        let mut expired = self.periods.begin(by, time_ms, self.options.retention);
+        expired.extend(Some(by).filter(|_| has_fault(ArchiveSabotage::RetentionIgnored)));
+        Ok(expired)
     }
 
     fn needs_base(&self, before: &NamedCut) -> bool {

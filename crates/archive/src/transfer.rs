@@ -15,7 +15,7 @@ use crate::changes::{Part, Source};
 use crate::document::checksum;
 use crate::error::ArchiveError;
 use crate::inline::Inline;
-use crate::name::{self, DiskId, Numbered, UseId};
+use crate::name::{DiskId, Numbered, ObjectName, UseId};
 use crate::options::{ArchiveOptions, ArchiveSabotage};
 
 /// Why bytes did not get into the store.
@@ -249,7 +249,7 @@ impl<'a> Uploads<'a> {
             Ok([only]) => only.bytes,
             Err(runs) => joined(runs.into_iter().map(|run| run.bytes).collect()),
         };
-        let (attempts, name) = (self.attempts, name::piece(id, first, by));
+        let (attempts, name) = (self.attempts, ObjectName::Piece { of: id, from: first, by }.to_string());
         if self.unanswered {
             self.answered.entry(id).or_default().add(copied.clone());
         }

@@ -201,10 +201,11 @@ impl Elsewhere {
     }
 
     /// After a life: notes what was archived. Returns whether its process owned the archive.
-    pub(crate) fn end(&mut self) -> bool {
+    pub(crate) fn end(&mut self, shared: &Shared) -> bool {
         // It holds the store, whose members know it.
         let Some(status) = self.last.lock().take().map(|archive| archive.status()) else { return false };
         self.floor = self.floor.max(status.archived_ms.unwrap_or(0));
+        shared.counts.lock().archive_deleted += status.deleted;
         status.tenure > 0
     }
 
@@ -215,6 +216,12 @@ impl Elsewhere {
         env: Env,
     ) -> Outcome<Option<u64>> {
         let reader = ArchiveReader::new(Arc::new(onto.remote), None, &env);
+        // All states that can be restored are whole.
+        match reader.verify(&TransferProgress::default()).await {
+            Ok(check) if check.damaged > 0 => return Err(format!("ARCHIVE: states are damaged: {:?}", check.damage)),
+            Ok(_) | Err(ArchiveError::NothingYet(_) | ArchiveError::Foreign(_)) => {}
+            Err(e) => return Err(format!("ARCHIVE: it cannot be verified: {e}")),
+        }
         let archived = match reader.take_over(onto.kept, "sim", TakeOver::Any).await {
             Ok(archived) => archived,
             Err(ArchiveError::NothingYet(_)) => return Ok(None),
@@ -266,8 +273,7 @@ impl LifeArchive {
             Err(ArchiveError::Unreachable(_)) => return Ok(()),
             Err(ArchiveError::Older(_)) if self.maybe_older => {
                 // As an operator would, with another prefix at the next start.
-                let names: Vec<String> = self.remote.objects().into_keys().collect();
-                names.iter().for_each(|name| self.remote.force(name, None));
+                self.remote.clear();
                 *self.kept.0.lock() = None;
                 *self.looks.lock() = Looks::default();
                 return Ok(());

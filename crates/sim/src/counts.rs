@@ -69,6 +69,8 @@ pub struct Counts {
     pub gone_back: u64,
     /// Times that the pool was restored from its archive.
     pub from_archive: u64,
+    /// Objects that were deleted from archives.
+    pub archive_deleted: u64,
     /// Events of objects received for the first time.
     #[serde(rename = "told")]
     pub events_received: u64,
@@ -113,6 +115,7 @@ impl Counts {
         self.index_rebuilt += other.index_rebuilt;
         self.gone_back += other.gone_back;
         self.from_archive += other.from_archive;
+        self.archive_deleted += other.archive_deleted;
         self.events_received += other.events_received;
         self.events_redelivered += other.events_redelivered;
     }

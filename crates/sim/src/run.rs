@@ -419,7 +419,7 @@ impl History {
         let whole = store.is_some() && life.disks.iter().all(|fate| !fate.missing);
         self.uneven = (self.uneven || self.put_back) && !whole;
         self.put_back &= store.is_none();
-        self.maybe_older &= !self.elsewhere.end();
+        self.maybe_older &= !self.elsewhere.end(&self.shared);
         let healed = self.note(store.as_ref(), &superdisks);
         let zoned: Vec<_> = self.arrays.iter().filter_map(|array| array.lock().zoned.take()).collect();
         let refused: u64 = zoned.iter().map(|zoned| zoned.refused()).sum();

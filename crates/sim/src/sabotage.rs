@@ -101,6 +101,15 @@ impl Variant {
                     life.from_archive = number > 0 && number % 3 == 0;
                 }
             }
+            Self::OwnSwept => follow_badly(plan, ArchiveSabotage::OwnSwept),
+            Self::LiveDropped => {
+                follow_badly(plan, ArchiveSabotage::LiveDropped);
+                drop_often(plan);
+            }
+            Self::RetentionIgnored => {
+                follow_badly(plan, ArchiveSabotage::RetentionIgnored);
+                drop_often(plan);
+            }
             Self::NoClaim => follow_badly(plan, ArchiveSabotage::NoClaim),
             Self::OwnerAfterClaim => {
                 follow_badly(plan, ArchiveSabotage::OwnerAfterClaim);
@@ -154,6 +163,15 @@ fn cut_amid_moves(plan: &mut Plan) {
     }
     let first = plan.lives[0].clone();
     plan.lives = (0..6).map(|n| Life { finish: Finish::CutAtWork(700 + 600 * n), ..first.clone() }).collect();
+}
+
+/// Begins periods of the archive often, which soon expire, and recycles.
+fn drop_often(plan: &mut Plan) {
+    if let Some(archive) = &mut plan.archive {
+        archive.options.segments_max = 2;
+        archive.options.retention = Duration::from_millis(10);
+    }
+    compact_often(plan);
 }
 
 /// Breaks the archive, and restores from it often.

@@ -76,11 +76,17 @@ pub enum Variant {
     NoClaim,
     /// A start keeps its owner number after the claim, not before.
     OwnerAfterClaim,
+    /// The work under way of a process is deleted as the rest of an earlier one.
+    OwnSwept,
+    /// An object of the archive is dropped when some of its bytes are.
+    LiveDropped,
+    /// Earlier states of the archive are deleted too early.
+    RetentionIgnored,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 38] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -116,6 +122,9 @@ impl Variant {
         Self::OlderDisks,
         Self::NoClaim,
         Self::OwnerAfterClaim,
+        Self::OwnSwept,
+        Self::LiveDropped,
+        Self::RetentionIgnored,
     ];
 
     /// Its name on the command line.
@@ -156,6 +165,9 @@ impl Variant {
             Self::OlderDisks => "older-disks",
             Self::NoClaim => "no-claim",
             Self::OwnerAfterClaim => "owner-after-claim",
+            Self::OwnSwept => "own-swept",
+            Self::LiveDropped => "live-dropped",
+            Self::RetentionIgnored => "retention-ignored",
         }
     }
 
@@ -205,6 +217,9 @@ impl Variant {
                 | Self::OlderDisks
                 | Self::NoClaim
                 | Self::OwnerAfterClaim
+                | Self::OwnSwept
+                | Self::LiveDropped
+                | Self::RetentionIgnored
         )
     }
 

@@ -75,7 +75,7 @@ pub fn bad(seed: u64) -> Fates {
     let random = Random::new(seed);
     Arc::new(move |call| {
         let after = Duration::from_millis(random.below(4));
-        let writes = matches!(call, RemoteCall::Create(_) | RemoteCall::Replace(_));
+        let writes = matches!(call, RemoteCall::Create(_) | RemoteCall::Replace(_) | RemoteCall::Delete);
         match random.below(12) {
             0 => Fate::Lost(after),
             1 if writes => Fate::Late(after),

@@ -4,3 +4,4 @@ mod common;
 mod following;
 mod owners;
 mod restores;
+mod retention;

@@ -55,6 +55,7 @@ type Objects = BTreeMap<String, Bytes>;
 enum Write {
     Create(String, Bytes),
     Replace(String, Bytes, EntityTag),
+    Delete(Vec<String>),
 }
 
 impl Write {
@@ -65,6 +66,10 @@ impl Write {
                 return Err(RemoteError::Changed);
             }
             Self::Create(name, body) | Self::Replace(name, body, _) => (name, body),
+            Self::Delete(names) => {
+                names.iter().for_each(|name| _ = objects.remove(name));
+                return Ok(EntityTag(String::new()));
+            }
         };
         objects.insert(name.clone(), body.clone());
         Ok(tag(body))
@@ -128,6 +133,12 @@ impl MemoryStore {
             Some(body) => _ = objects.insert(name.to_owned(), body),
             None => _ = objects.remove(name),
         }
+    }
+
+    /// Removes all objects, and requests on their way: what is left is as another place.
+    pub fn clear(&self) {
+        self.objects.lock().clear();
+        self.late.lock().clear();
     }
 
     async fn put(&self, call: RemoteCall<'_>, write: Write) -> RemoteResult<EntityTag> {
@@ -242,11 +253,7 @@ impl RemoteStore for MemoryStore {
     }
 
     fn delete<'a>(&'a self, names: &'a [String]) -> BoxFuture<'a, RemoteResult<()>> {
-        Box::pin(async move {
-            self.answered(RemoteCall::Delete).await?;
-            self.objects.lock().retain(|name, _| !names.contains(name));
-            Ok(())
-        })
+        Box::pin(async move { self.put(RemoteCall::Delete, Write::Delete(names.to_vec())).await.map(|_| ()) })
     }
 
     fn describe(&self) -> String {

@@ -186,6 +186,8 @@ sections! {
         secret_key_file: Option<PathBuf> = None;
         /// Time between two looks at the log. The archive is at most this and one upload behind.
         interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;
+        /// Time for which earlier states can be restored. What only older ones name is deleted.
+        retention: Duration = Duration::from_secs(604_800), in 3_600_000_000..=315_360_000_000_000;
         /// Maximum number of uploads at a time. Each has up to 8 MiB in memory.
         uploads: usize = 4, in 1..=64;
         /// Age of the oldest change that the archive lacks, above which the server warns.

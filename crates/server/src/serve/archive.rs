@@ -20,6 +20,19 @@ use crate::report::duration;
 /// Time that a stop gives the archive to get what is durable.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
+const BEHIND: &str = "The pool serves, and what it answers is on its own disks only. What to do: check the store, \
+                      and the network to it; the archive then catches up by itself";
+
+const GROWS: &str = "The archive follows, and grows. What to do: permit the key to list the bucket and to delete \
+                     objects under the prefix";
+
+/// What is wrong with an archive.
+struct Fault {
+    what: String,
+    /// What it means, and what to do.
+    advice: &'static str,
+}
+
 /// Keeps the owner numbers in a file.
 pub(crate) struct StateFile(pub(crate) PathBuf);
 
@@ -80,6 +93,7 @@ impl ArchivePlan {
             interval: config.archive.interval,
             uploads_max: config.archive.uploads,
             claim_wait: config.archive.start_wait,
+            retention: config.archive.retention,
             machine: machine(),
             pool: pool.status().log.pool,
             ..ArchiveOptions::default()
@@ -113,19 +127,28 @@ impl PoolArchive {
         self.archive.status()
     }
 
-    /// A warning if the archive is far behind or not followed any more.
+    /// A warning if the archive is far behind, not followed any more, or cannot be cleaned.
     pub(super) fn warning(&self) -> Option<String> {
-        let status = self.archive.status();
+        self.fault().map(|fault| fault.what)
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let (status, limit) = (self.archive.status(), self.lag_warning.as_secs_f64());
         if let Some(error) = status.error {
-            return Some(format!("the archive is not followed any more: {error}"));
+            let what = format!("the archive is not followed any more: {error}");
+            return Some(Fault { what, advice: BEHIND });
         }
-        (status.lag_seconds >= self.lag_warning.as_secs_f64()).then(|| {
+        if status.lag_seconds >= limit {
             let behind = format!("the archive is {} behind", duration(status.lag_seconds as u64));
-            match status.failing {
+            let what = match status.failing {
                 Some(why) => format!("{behind}: {why}"),
                 None => behind,
-            }
-        })
+            };
+            return Some(Fault { what, advice: BEHIND });
+        }
+        let why = status.delete_failing.filter(|_| status.delete_failing_seconds >= limit)?;
+        let what = format!("expired objects of the archive cannot be deleted: {why}");
+        Some(Fault { what, advice: GROWS })
     }
 
     /// Shows it in the status. Logs when it falls behind, and when it has caught up.
@@ -134,22 +157,15 @@ impl PoolArchive {
         state.archive(self.clone());
         let (archive, env, state) = (self.clone(), env.clone(), state.clone());
         env.clone().spawn_critical("archive watch", async move {
-            let mut warned = false;
+            let mut last = None;
             while !state.is_stopping() {
-                match archive.warning() {
-                    Some(warning) if !warned => {
-                        tracing::error!(
-                            "{warning}. The pool serves, and what it answers is on its own disks only. What to do: check \
-                             the store, and the network to it; the archive then catches up by itself"
-                        );
-                        warned = true;
-                    }
-                    None if warned => {
-                        tracing::info!("the archive has caught up");
-                        warned = false;
-                    }
+                let now = archive.fault();
+                match &now {
+                    Some(Fault { what, advice }) if last != Some(*advice) => tracing::error!("{what}. {advice}"),
+                    None if last.is_some() => tracing::info!("the archive has caught up"),
                     _ => {}
                 }
+                last = now.map(|fault| fault.advice);
                 env.sleep(EVERY).await;
             }
         });

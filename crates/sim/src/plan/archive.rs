@@ -36,6 +36,8 @@ impl ArchivePlan {
             segment_age: Duration::from_millis(*rng.pick(&[20, 60_000])),
             segments_max: *rng.pick(&[2, 6, 1024]),
             base_age: Duration::from_millis(*rng.pick(&[100, 3_600_000])),
+            // The wall clock of an archive here counts the looks at the logs.
+            retention: Duration::from_millis(*rng.pick(&[0, 10, 100, 1_000_000])),
             ..ArchiveOptions::default()
         };
         let (bad_per_mille, slow_us) = (*rng.pick(&[0, 50, 300]), *rng.pick(&[50, 2_000, 40_000]));
@@ -61,7 +63,7 @@ impl ArchivePlan {
             if rng.below(1000) >= bad_per_mille {
                 return Fate::Answered(after);
             }
-            let writes = matches!(call, RemoteCall::Create(_) | RemoteCall::Replace(_));
+            let writes = matches!(call, RemoteCall::Create(_) | RemoteCall::Replace(_) | RemoteCall::Delete);
             match rng.below(5) {
                 0 => Fate::Lost(after),
                 1 if writes => Fate::Late(after * rng.range(1, 100) as u32),

@@ -34,7 +34,7 @@ fn seeds_pass() {
         "{report:?}"
     );
     // Some have an archive, and are restored from it.
-    assert!(done.from_archive > 10, "{report:?}");
+    assert!(done.from_archive > 10 && done.archive_deleted > 100, "{report:?}");
     // Some have saturating clients.
     assert!(report.saturating > 1, "{report:?}");
     // A few have single-use keys, whose delete records must not accumulate.
@@ -70,6 +70,9 @@ fn every_broken_variant_is_caught() {
             Variant::OlderDisks,
             Variant::NoClaim,
             Variant::OwnerAfterClaim,
+            Variant::OwnSwept,
+            Variant::LiveDropped,
+            Variant::RetentionIgnored,
         ];
         let runs = if soon.contains(&variant) { 200 } else { 1_000 };
         let options = SimOptions { seed: 1, runs, variant: Some(variant), ..SimOptions::default() };
