@@ -1,8 +1,8 @@
 //! Deletes what no state names that can be restored.
 //!
-//! An object may be deleted by any process that has ever known a head: what that head and the
-//! periods of its base do not name, and what is not work under way, no later head names. The work
-//! of later owners is told by its tenure. So deletes may be late, and need no listing that is exact.
+//! Any head that a process has ever known suffices. What that head and the periods of its base do
+//! not name, and what is not work under way, no later head names. The work of later owners has a
+//! higher tenure. So deletes may be late, and a listing need not be exact.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -310,3 +310,68 @@ impl Image {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Numbered;
+
+    fn used(epoch: u64, whole: bool, parts: Vec<Part>) -> ExtentChange {
+        let durable = vec![(0, 8192)];
+        let kind = UseKind::Commit;
+        ExtentChange::Used(UseChange { epoch, opening: 1, kind, sealed: true, durable, whole, parts })
+    }
+
+    fn part(from: u32, source: Source) -> Part {
+        Part { from, len: 4096, crc: 0, source }
+    }
+
+    #[test]
+    fn what_an_image_does_not_name_any_more_is_noted() {
+        let by = |n| Numbered { tenure: 1, n };
+        let disk = DiskId([1; 16]);
+        let about = |left_ms| DiskAbout {
+            name: "d".to_owned(),
+            extent_bytes: 1 << 20,
+            created_ms: 1,
+            features: [0; 3],
+            left_ms,
+        };
+        let changes = |left_ms, extents: Vec<(u32, ExtentChange)>| {
+            let of = DiskChange {
+                about: about(left_ms),
+                counters: Counters::default(),
+                extents: extents.into_iter().collect(),
+            };
+            Changes { disks: BTreeMap::from([(disk, of)]) }
+        };
+        let (mut image, mut dropped) = (Image::default(), Dropped::default());
+        let mut now = |image: &mut Image, changes: &Changes| {
+            image.apply(changes, &mut dropped).expect("it fits");
+            std::mem::take(&mut dropped).objects().collect::<Vec<_>>()
+        };
+        let in_segment = |from, n| part(from, Source::Segment { by: by(n), at: 0 });
+        let first = [(0, used(1, false, vec![in_segment(0, 1)])), (1, used(2, false, vec![in_segment(0, 2)]))];
+        assert_eq!(now(&mut image, &changes(None, first.to_vec())), []);
+        // Further bytes of the same use.
+        assert_eq!(now(&mut image, &changes(None, vec![(0, used(1, false, vec![in_segment(4096, 3)]))])), []);
+        // The whole use in a piece.
+        let piece = part(0, Source::Piece { from: 0, by: by(7), at: 0 });
+        let whole = [(0, used(1, true, vec![piece]))];
+        let segments = [1, 3].map(|n| ObjectName::Segment(by(n)));
+        assert_eq!(now(&mut image, &changes(None, whole.to_vec())), segments);
+        // Another use, and none.
+        let next = [(0, used(5, false, vec![])), (1, ExtentChange::Free { epoch: 2 })];
+        let of = UseId { disk, extent: 0, epoch: 1, opening: 1 };
+        let gone = [ObjectName::Segment(by(2)), ObjectName::Piece { of, from: 0, by: by(7) }];
+        assert_eq!(now(&mut image, &changes(None, next.to_vec())), gone);
+        // A disk that has left.
+        now(&mut image, &changes(Some(50), vec![(3, used(9, false, vec![in_segment(0, 8)]))]));
+        let mut dropped = Dropped::default();
+        image.forget_left(50, &mut dropped);
+        assert!(!image.disks.is_empty() && dropped.objects().next().is_none());
+        image.forget_left(51, &mut dropped);
+        assert!(image.disks.is_empty());
+        assert_eq!(dropped.objects().collect::<Vec<_>>(), [ObjectName::Segment(by(8))]);
+    }
+}

@@ -10,7 +10,7 @@ use crate::name::{Numbered, ObjectName};
 pub(crate) struct Periods {
     /// Those that have ended, the oldest first.
     before: Vec<Period>,
-    /// The newest one, with the segments that it had when it was read; `None` before the first base.
+    /// The newest one, with the segments that it had when it was read. `None`: there is no base.
     newest: Option<Period>,
 }
 

@@ -110,8 +110,8 @@ impl Progress {
         self.head_is(head, image, oldest_ms);
     }
 
-    /// The head of the archive, which this process owns, names this image. The oldest state that can
-    /// be restored is of `oldest_ms`.
+    /// The head of the archive, which this process owns, names this image. The oldest state that
+    /// can be restored is of `oldest_ms`.
     pub(crate) fn head_is(&self, head: &Head, image: &Image, oldest_ms: Option<u64>) {
         let mut state = self.state.lock();
         assert!(head.version > state.version, "heads have ascending versions");
