@@ -101,7 +101,7 @@ def test_the_log_follows_into_another_server(make_server, store):
 def test_a_start_deletes_what_an_interrupted_one_left(make_server, store, tmp_path, kind):
     disk = "0" * 32
     left = ["seg/1.9999", f"p/{disk}/3.4.5/4096.1.9999"]
-    others = ["notes.txt", "seg/9.1", f"p/{disk}/3.4.5/4096.9.1"]
+    others = ["notes.txt", "read me.txt", ".keep", "seg/9.1", f"p/{disk}/3.4.5/4096.9.1"]
     directory = tmp_path / "backup"
     (directory / "chat").mkdir(parents=True)
     in_directory = {"archive.to": f"file://{directory}/chat", "archive.interval": "50 ms"}

@@ -13,10 +13,12 @@ use tokio::sync::{oneshot, watch};
 
 use crate::attempts::Attempts;
 use crate::claim::{Claim, Claimed, may_start_early};
-use crate::cleaner::{Cleaner, NamedObjects};
+use crate::cleaner::Cleaner;
 use crate::error::ArchiveError;
 use crate::following::{Following, Members};
+use crate::head_writer::KnownHeadObject;
 use crate::name::DiskId;
+use crate::named_objects::NamedObjects;
 use crate::options::ArchiveOptions;
 use crate::own_state::{OwnState, StateKeeper};
 use crate::progress::{ArchiveState, Progress};
@@ -269,21 +271,51 @@ impl Claiming {
                 let beside = (shared.progress.clone(), cleaner.clone());
                 let shipper = Shipper::new(claimed, attempts, following, options, beside);
                 let _ = known.send(Ok(()));
-                tokio::select! {
-                    biased;
-                    ended = shipper.run(shared.stop.subscribe()) => ended,
-                    never = cleaner.run(named) => match never {},
-                }
+                let progress = shared.progress.clone();
+                shared.env.spawn("archive deletes", async move {
+                    tokio::select! {
+                        biased;
+                        () = progress.stopped() => {}
+                        never = cleaner.run(named) => match never {},
+                    }
+                });
+                shipper.run(shared.stop.subscribe()).await
             }
             Err(e) => {
                 let _ = known.send(Err(e.clone()));
                 Err(e)
             }
         };
-        if let Err(error) = ended {
-            self.end(error).await;
+        match ended {
+            Ok(()) => {}
+            Err(error @ ArchiveError::Broken { .. }) => {
+                let mut stop = shared.stop.subscribe();
+                let error = tokio::select! {
+                    biased;
+                    _ = stop.wait_for(|stop| *stop) => error,
+                    error = self.reason(error.clone()) => error,
+                };
+                self.end(error).await;
+            }
+            Err(error) => self.end(error).await,
         }
         shared.progress.stop();
+    }
+
+    /// Why the archive cannot be used, if it seems broken: another owner deletes what its head does
+    /// not name.
+    async fn reason(&self, error: ArchiveError) -> ArchiveError {
+        let shared = &self.archive.0;
+        match KnownHeadObject::read(&shared.attempts).await {
+            Ok(KnownHeadObject { head, .. }) if !self.state.drew(head.owner) && self.state.known().is_some() => {
+                ArchiveError::Superseded {
+                    machine: head.machine,
+                    tenure: head.tenure,
+                    kept: shared.progress.archived_lsns(),
+                }
+            }
+            _ => error,
+        }
     }
 
     async fn end(&mut self, error: ArchiveError) {

@@ -17,8 +17,9 @@ use crate::head_writer::KnownHeadObject;
 use crate::history::History;
 use crate::image::Image;
 use crate::inline::Inline;
-use crate::load::{DOCUMENT_BYTES_MAX, READS};
-use crate::name::{HEAD, Numbered, ObjectName, UseId};
+use crate::load::{DOCUMENT_BYTES_MAX, Loaded, READS};
+use crate::name::{HEAD, ObjectName, UseId};
+use crate::named_objects::NamedObjects;
 use crate::transfer_progress::TransferProgress;
 
 /// Most damaged objects that are listed; all are counted.
@@ -46,24 +47,12 @@ pub struct ArchiveCheck {
 /// Where bytes lie in an object: offset and length, with their checksum.
 type Span = (u64, u32, u32);
 
-/// Bytes of an object that states name.
-#[derive(Default)]
-struct NamedBytes {
-    /// The base of the last period whose states name them.
-    period: Option<Numbered>,
-    spans: BTreeSet<Span>,
-}
-
-/// Damage, and the base of the last period that it concerns; `None`: the head.
-type Damage = (Option<Numbered>, String);
-
 /// A verification under way.
 pub(crate) struct Check<'a> {
     attempts: &'a Attempts,
-    /// The base of the period whose manifests are read now; `None`: the head.
-    period: Option<Numbered>,
-    named: BTreeMap<ObjectName, NamedBytes>,
-    damage: Vec<Damage>,
+    named: BTreeMap<ObjectName, BTreeSet<Span>>,
+    /// Names of objects, and what is wrong with them.
+    damage: Vec<(String, String)>,
     found: ArchiveCheck,
 }
 
@@ -95,7 +84,7 @@ fn payload<T: DeserializeOwned>(kind: DocumentKind, name: &str, body: &Bytes) ->
 impl<'a> Check<'a> {
     pub(crate) fn new(attempts: &'a Attempts) -> Self {
         let (named, found) = (BTreeMap::new(), ArchiveCheck::default());
-        Self { attempts, period: None, named, damage: Vec::new(), found }
+        Self { attempts, named, damage: Vec::new(), found }
     }
 
     /// Verifies all that can be reached from the cut of a head.
@@ -112,19 +101,31 @@ impl<'a> Check<'a> {
             Ok(history) => self.states(&history, cut, payload, progress).await?,
             Err(e) => self.result(Err(e))?,
         }
-        if !self.damage.is_empty() {
+        if !self.damage.is_empty()
+            && let Some(named) = self.named_now().await?
+        {
             // What has expired since is deleted.
-            let now = KnownHeadObject::read(self.attempts).await?;
-            if let Some(cut) = &now.head.cut
-                && let Ok(history) = History::read(self.attempts, cut).await
-            {
-                let is_kept = |of: &Numbered| history.0.iter().any(|period| period.base == *of);
-                self.damage.retain(|(period, _)| period.as_ref().is_none_or(is_kept));
-            }
+            self.damage.retain(|(name, _)| ObjectName::parse(name).is_none_or(|object| named.has(object)));
         }
         self.found.damaged = self.damage.len() as u64;
-        self.found.damage = self.damage.into_iter().take(DAMAGE_LISTED_MAX).map(|(_, why)| why).collect();
+        self.found.damage =
+            self.damage.into_iter().take(DAMAGE_LISTED_MAX).map(|(name, why)| format!("{name}: {why}")).collect();
         Ok(self.found)
+    }
+
+    /// What the head and the kept states name by now; `None` if that cannot be read.
+    async fn named_now(&self) -> Result<Option<NamedObjects>, ArchiveError> {
+        let head = KnownHeadObject::read(self.attempts).await?;
+        let Some(cut) = &head.head.cut else { return Ok(None) };
+        let named = match Loaded::read(self.attempts, cut, &head.payload).await {
+            Ok(loaded) => NamedObjects::new(&loaded).complete(self.attempts).await,
+            Err(e) => Err(e),
+        };
+        match named {
+            Ok(named) => Ok(Some(named)),
+            Err(ArchiveError::Broken { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     async fn states(
@@ -140,7 +141,11 @@ impl<'a> Check<'a> {
         for period in &history.0 {
             image = self.manifests(period).await?;
         }
-        self.period = None;
+        for period in history.0.iter().skip(1) {
+            // Without it, deletes stop.
+            let list = ObjectName::Dropped(period.base).to_string();
+            self.document::<Vec<ObjectName>>(DocumentKind::Dropped, &list).await?;
+        }
         let mut changes = cut.changes.clone();
         let inline = Inline::take(&mut changes, payload);
         let applied =
@@ -153,7 +158,6 @@ impl<'a> Check<'a> {
 
     /// Verifies the manifests of a period. Returns its last image.
     async fn manifests(&mut self, period: &Period) -> Result<Image, ArchiveError> {
-        self.period = Some(period.base);
         let mut image = Image::default();
         let (by, name) = (period.base, ObjectName::Base(period.base).to_string());
         if let Some(mut base) = self.document::<Base>(DocumentKind::Base, &name).await? {
@@ -208,9 +212,7 @@ impl<'a> Check<'a> {
                         Source::Piece { at, .. } => u64::from(at),
                         Source::Here { at } | Source::Segment { at, .. } | Source::Base { at, .. } => at,
                     };
-                    let named = self.named.entry(holder).or_default();
-                    named.period = self.period;
-                    named.spans.insert((at, part.len, part.crc));
+                    self.named.entry(holder).or_default().insert((at, part.len, part.crc));
                 }
             }
         }
@@ -219,25 +221,22 @@ impl<'a> Check<'a> {
     /// Verifies the objects that hold bytes of the log.
     async fn holders(&mut self, progress: &TransferProgress) -> Result<(), ArchiveError> {
         let named = std::mem::take(&mut self.named);
-        let bytes = |of: &NamedBytes| of.spans.iter().map(|(_, len, _)| u64::from(*len)).sum::<u64>();
+        let bytes = |spans: &BTreeSet<Span>| spans.iter().map(|(_, len, _)| u64::from(*len)).sum::<u64>();
         progress.expect(named.values().map(bytes).sum());
         let attempts = self.attempts;
-        let reads = stream::iter(named).map(|(holder, named)| async move {
-            let read = verify(holder, attempts, &named.spans).await;
-            progress.copied(bytes(&named));
-            (named.period, read)
+        let reads = stream::iter(named).map(|(holder, spans)| async move {
+            let read = verify(holder, attempts, &spans).await;
+            progress.copied(bytes(&spans));
+            read
         });
         let mut reads = std::pin::pin!(reads.buffer_unordered(READS));
-        while let Some((period, read)) = reads.next().await {
+        while let Some(read) = reads.next().await {
             match read {
                 Ok(bytes) => {
                     self.found.objects += 1;
                     self.found.bytes += bytes;
                 }
-                Err(e) => {
-                    self.period = period;
-                    self.result(Err(e))?;
-                }
+                Err(e) => self.result(Err(e))?,
             }
         }
         Ok(())
@@ -248,7 +247,7 @@ impl<'a> Check<'a> {
         match of {
             Ok(()) => Ok(()),
             Err(ArchiveError::Broken { name, why }) => {
-                self.damage.push((self.period, format!("{name}: {why}")));
+                self.damage.push((name, why));
                 Ok(())
             }
             Err(e) => Err(e),

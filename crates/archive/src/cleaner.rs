@@ -12,30 +12,13 @@ use steadfast_flow::has_fault;
 use tokio::sync::Notify;
 
 use crate::attempts::Attempts;
-use crate::document::{DocumentKind, decode};
 use crate::error::ArchiveError;
-use crate::load::{DOCUMENT_BYTES_MAX, Loaded};
 use crate::name::{Numbered, ObjectName};
+use crate::named_objects::NamedObjects;
 use crate::options::ArchiveSabotage;
 
 /// Most lists that wait. The next start finds what further ones name.
 const WAITING_MAX: usize = 10_000;
-
-/// What states name of the objects of earlier owners, when this process claimed the archive.
-#[derive(Debug)]
-pub(crate) struct NamedObjects {
-    /// Kinds and numbers: names take several times as much memory.
-    keys: Vec<(u8, Numbered)>,
-    /// The lists of dropped objects, which earlier states name.
-    lists: Vec<Numbered>,
-}
-
-impl NamedObjects {
-    pub(crate) fn new(loaded: &Loaded) -> Self {
-        let all = loaded.image.objects().chain(loaded.dropped.objects()).chain(loaded.periods.documents());
-        Self { keys: all.map(ObjectName::key).collect(), lists: loaded.periods.lists().collect() }
-    }
-}
 
 /// Deletes objects, in the background.
 pub(crate) struct Cleaner {
@@ -62,13 +45,20 @@ impl Cleaner {
         self.changed.notify_one();
     }
 
-    /// Deletes what processes before left that no state names, then what expires.
+    /// Deletes what processes before left that no state names, and what expires.
     pub(crate) async fn run(&self, named: NamedObjects) -> Infallible {
-        if self.tenure > 1
-            && let Err(error) = self.sweep(named).await
-        {
-            tracing::warn!(%error, "objects that earlier starts left in the archive stay until the next start");
-        }
+        let swept = async {
+            if self.tenure > 1
+                && let Err(error) = self.sweep(named).await
+            {
+                tracing::warn!(%error, "objects that earlier starts left in the archive stay until the next start");
+            }
+        };
+        // Objects of others, or a listing that is refused, do not keep what expires.
+        futures::join!(swept, self.delete_expired()).1
+    }
+
+    async fn delete_expired(&self) -> Infallible {
         loop {
             let next = self.waiting.lock().pop_front();
             let Some(list) = next else {
@@ -81,14 +71,8 @@ impl Cleaner {
         }
     }
 
-    async fn read(&self, list: Numbered) -> Result<Vec<ObjectName>, ArchiveError> {
-        let name = ObjectName::Dropped(list).to_string();
-        let object = self.attempts.read(&name, None, DOCUMENT_BYTES_MAX).await?;
-        decode(DocumentKind::Dropped, &object.body).map(|(objects, _)| objects).map_err(ArchiveError::document(&name))
-    }
-
     async fn delete_listed(&self, list: Numbered) -> Result<(), ArchiveError> {
-        let objects = self.read(list).await?;
+        let objects = NamedObjects::listed(&self.attempts, list).await?.unwrap_or_default();
         // The list is the last one: it is found again after a crash.
         let names = objects.into_iter().chain([ObjectName::Dropped(list)]).map(|of| of.to_string());
         self.attempts.delete(&names.collect::<Vec<_>>()).await
@@ -96,15 +80,11 @@ impl Cleaner {
 
     /// Deletes the objects of earlier owners that no state names: uploads that were interrupted.
     async fn sweep(&self, named: NamedObjects) -> Result<(), ArchiveError> {
-        let NamedObjects { mut keys, lists } = named;
-        for list in lists {
-            keys.extend(self.read(list).await?.into_iter().map(ObjectName::key));
-        }
-        keys.sort_unstable();
+        let named = named.complete(&self.attempts).await?;
         let mine = u64::from(has_fault(self.sabotage, ArchiveSabotage::OwnSwept));
         let is_left = |name: &&str| {
             let object = ObjectName::parse(name);
-            object.is_some_and(|of| of.tenure() < self.tenure + mine && keys.binary_search(&of.key()).is_err())
+            object.is_some_and(|of| of.tenure() < self.tenure + mine && !named.has(of))
         };
         let mut after = String::new();
         loop {

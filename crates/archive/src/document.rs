@@ -111,8 +111,10 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: DocumentKind, document: &Bytes) 
     if whole != Some(document.len() as u64) || seal(document) != word(24) {
         return Err(damaged);
     }
-    let value = postcard::from_bytes(&document[FRONT..value_end]).map_err(|_| damaged)?;
-    Ok((value, document.slice(value_end..)))
+    match postcard::take_from_bytes(&document[FRONT..value_end]) {
+        Ok((value, [])) => Ok((value, document.slice(value_end..))),
+        _ => Err(damaged),
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +135,7 @@ mod tests {
             assert!(decode::<(u64, Vec<u32>)>(DocumentKind::Segment, &changed.into()).is_err(), "byte {at}");
             assert!(decode::<(u64, Vec<u32>)>(DocumentKind::Segment, &whole.slice(..at)).is_err(), "cut at {at}");
         }
+        assert_eq!(decode::<u64>(DocumentKind::Segment, &whole), Err(DocumentError::Damaged("segment")), "too short");
         let mut newer = whole.to_vec();
         newer[8] = 9;
         assert_eq!(decode::<u64>(DocumentKind::Segment, &newer.into()), Err(DocumentError::Newer(9)));

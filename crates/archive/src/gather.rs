@@ -1,5 +1,5 @@
-//! Ships sealed extents of records once more, as pieces. Their bytes lie in many segments, and a
-//! restore is to read few objects.
+//! Ships bytes of sealed extents once more, as pieces. They lie in many documents, and a restore is
+//! to read few objects. And bytes of a body would keep a document as long as the body lives.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::dropped::Dropped;
 use crate::error::ArchiveError;
 use crate::following::Following;
 use crate::image::{ExtentImage, Image, UseImage, pairs};
-use crate::name::UseId;
+use crate::name::{ObjectName, UseId};
 use crate::options::ArchiveOptions;
 use crate::transfer::{Copied, Numbers, ToCopy, Uploads};
 
@@ -30,7 +30,25 @@ pub(crate) struct Gather {
 }
 
 fn is_scattered(of: &UseImage) -> bool {
-    of.sealed && of.kind == UseKind::Commit && of.is_scattered()
+    of.sealed && of.is_scattered()
+}
+
+/// What need not be copied of a use: of bodies, what lies in pieces already. Records lie in so many
+/// that a restore is to read fewer.
+fn kept(id: UseId, of: &UseImage) -> Copied {
+    let mut kept = Copied::default();
+    if of.kind == UseKind::Commit {
+        return kept;
+    }
+    let mut scattered = Ranges::default();
+    for part in of.parts.values() {
+        match part.source.object(id) {
+            Some(ObjectName::Piece { .. }) => kept.parts.push(*part),
+            _ => scattered.insert(part.from..part.from + part.len),
+        }
+    }
+    kept.ranges = of.durable.without(&scattered);
+    kept
 }
 
 impl Gather {
@@ -110,7 +128,7 @@ impl Gather {
             self.forget(id);
             return Ok(());
         };
-        let copied = self.copied.entry(id).or_default();
+        let copied = self.copied.entry(id).or_insert_with(|| kept(id, known));
         let missing = known.durable.without(&copied.ranges);
         let Some(next) = missing.iter().next() else {
             let parts = std::mem::take(&mut copied.parts);

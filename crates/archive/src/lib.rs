@@ -34,6 +34,7 @@ mod image;
 mod inline;
 mod load;
 mod name;
+mod named_objects;
 mod options;
 mod own_state;
 mod part_reader;

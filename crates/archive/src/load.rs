@@ -17,6 +17,9 @@ use crate::periods::Periods;
 /// Most bytes of a segment or a base.
 pub(crate) const DOCUMENT_BYTES_MAX: u64 = 4 << 30;
 
+/// Most segments of a period: a process begins the next one earlier by far.
+const SEGMENTS_MAX: u64 = 1 << 20;
+
 /// Documents read at a time.
 pub(crate) const READS: usize = 8;
 
@@ -41,6 +44,9 @@ impl Loaded {
         cut: &NamedCut,
         payload: &bytes::Bytes,
     ) -> Result<Self, ArchiveError> {
+        if SegmentRun::count(&cut.segments) > SEGMENTS_MAX {
+            return Err(ArchiveError::broken(HEAD, "it names an impossible number of segments"));
+        }
         let (mut image, mut dropped) = (Image::default(), Dropped::default());
         let base_name = ObjectName::Base(cut.base).to_string();
         let mut base: Base = document(attempts, DocumentKind::Base, &base_name).await?;
@@ -61,6 +67,10 @@ impl Loaded {
         let mut changes = cut.changes.clone();
         let inline = Inline::take(&mut changes, payload).map_err(ArchiveError::image(HEAD))?;
         image.apply(&changes, &mut dropped).map_err(ArchiveError::image(HEAD))?;
+        let is_possible = |of: &Period| SegmentRun::count(&of.segments) <= SEGMENTS_MAX;
+        if !base.before.iter().all(is_possible) {
+            return Err(ArchiveError::broken(&base_name, "it names an impossible number of segments"));
+        }
         let newest = Period { base: cut.base, begin_ms: base.time_ms, segments: cut.segments.clone() };
         Ok(Self { image, inline, periods: Periods::new(base.before, newest), dropped })
     }

@@ -29,6 +29,11 @@ impl Periods {
         self.before.first().or(self.newest.as_ref()).map(|oldest| oldest.begin_ms)
     }
 
+    /// When its newest base was taken.
+    pub(crate) fn newest_ms(&self) -> Option<u64> {
+        self.newest.as_ref().map(|newest| newest.begin_ms)
+    }
+
     /// Ends the newest period, which has these segments.
     pub(crate) fn end(&mut self, segments: Vec<SegmentRun>) -> Option<&Period> {
         let ended = self.newest.take()?;

@@ -47,8 +47,6 @@ pub(crate) struct Shipper {
     inline: Inline,
     /// When its first change was shipped.
     since_begun: Option<Duration>,
-    /// When the base was written or read.
-    base_at: Duration,
     numbers: Numbers,
     /// Numbers of segments and bases are their own, so that those of segments follow each other.
     segments: Numbers,
@@ -83,10 +81,8 @@ impl Shipper {
         let since = head.head.cut.as_ref().map(|cut| cut.changes.clone()).unwrap_or_default();
         let gather = Gather::new(&loaded.image);
         let begun = (!since.disks.is_empty()).then(|| attempts.env().now());
-        let base_at = attempts.env().now();
         progress.head_is(&head.head, &loaded.image, loaded.periods.oldest_ms());
         Self {
-            base_at,
             attempts,
             following,
             options,
@@ -338,7 +334,7 @@ impl Shipper {
         let segments_age = self.since_begun.map_or(Duration::ZERO, |begun| self.attempts.env().now() - begun);
         let mut expired = Vec::new();
         let named = match before {
-            Some(before) if !self.needs_base(&before) => {
+            Some(before) if !self.needs_base(&before, time_ms) => {
                 let mut segments = before.segments;
                 let payload = self.inline.lay_out(&mut self.since);
                 let len = encode(DocumentKind::Head, &self.since, &payload).len();
@@ -362,7 +358,6 @@ impl Shipper {
                 let body = encode(DocumentKind::Base, &base, &payload);
                 self.attempts.create(&ObjectName::Base(by).to_string(), &body).await?;
                 self.image.settle(&changes, |at| Source::Base { by, at });
-                self.base_at = self.attempts.env().now();
                 self.since = Changes::default();
                 self.written();
                 NamedCut { time_ms, base: by, segments: Vec::new(), changes: Changes::default() }
@@ -418,9 +413,11 @@ impl Shipper {
         Ok(expired)
     }
 
-    fn needs_base(&self, before: &NamedCut) -> bool {
+    fn needs_base(&self, before: &NamedCut, time_ms: u64) -> bool {
+        // The wall clock: starts may be more frequent than bases.
+        let age_ms = time_ms.saturating_sub(self.periods.newest_ms().unwrap_or(0));
         SegmentRun::count(&before.segments) >= self.options.segments_max
-            || self.attempts.env().now().saturating_sub(self.base_at) >= self.options.base_age
+            || u128::from(age_ms) >= self.options.base_age.as_millis()
     }
 
     /// What came after the segment before is in a document of its own.

@@ -94,6 +94,11 @@ impl Indexes {
         });
     }
 
+    /// Forgets the images.
+    pub(crate) fn forget_images(&self) {
+        self.images.lock().clear();
+    }
+
     /// Takes an image of the index while the power is off.
     pub(crate) fn take_image(&self) {
         match (&self.kind, &self.dir) {

@@ -254,8 +254,9 @@ impl History {
             }
             if life.from_archive && self.pool_created && self.restore_from_archive()? {
                 (clean, self.put_back, self.maybe_older) = (false, true, false);
-                // A restored machine has no index.
+                // A restored machine has no index, and those before are of another history.
                 life.index = IndexFate::Deleted;
+                self.index.forget_images();
             }
             for (device, fate) in self.shared.devices.iter().zip(&life.disks) {
                 for _ in 0..fate.flips {

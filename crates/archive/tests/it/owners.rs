@@ -1,11 +1,14 @@
 //! One pool at a time follows into an archive.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use steadfast_archive::ArchiveError;
+use steadfast_archive::{ArchiveError, TakeOver};
 use steadfast_flow::Env;
+use steadfast_net::{Fate, RemoteCall, RemoteError};
 
-use crate::common::{Client, Pool, away, caught_up, content, create};
+use crate::common::{Client, Pool, away, caught_up, content, create, put};
 
 #[tokio::test]
 async fn a_process_that_lost_the_archive_learns_of_it() {
@@ -36,6 +39,38 @@ async fn a_process_that_lost_the_archive_learns_of_it() {
     let store = pool.open().await;
     let refused = pool.archive(&store).await.expect_err("refused");
     assert!(matches!(refused, ArchiveError::Superseded { .. }), "{refused}");
+}
+
+/// Its new owner deletes what a process has under way. That is no damage.
+#[tokio::test]
+async fn a_process_whose_uploads_are_deleted_learns_of_its_new_owner() {
+    let env = Env::tokio();
+    let pool = Pool::new(1).await;
+    let store = pool.open().await;
+    create(&store).await;
+    // First all is well, then answers of uploads are lost, and their objects cannot be read.
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let bad = is_bad.clone();
+    let remote = pool.remote.with_fates(Arc::new(move |call| match call {
+        RemoteCall::Create(_) if bad.load(Relaxed) => Fate::Lost(Duration::ZERO),
+        RemoteCall::Read(_) if bad.load(Relaxed) => Fate::Failed(RemoteError::Unknown("500".to_owned())),
+        _ => Fate::Answered(Duration::ZERO),
+    }));
+    let archive = pool.archive_with(&store, remote).await.expect("claimed");
+    caught_up(&archive).await;
+    let before = pool.remote.objects();
+    is_bad.store(true, Relaxed);
+    put(&store, "k1", &[1; 300_000]).await;
+    let mut uploaded = Vec::new();
+    while uploaded.is_empty() {
+        env.sleep(Duration::from_millis(5)).await;
+        uploaded = pool.remote.objects().into_keys().filter(|name| !before.contains_key(name)).collect();
+    }
+    pool.reader().take_over(pool.blank().kept, "new", TakeOver::Any).await.expect("taken");
+    uploaded.iter().for_each(|name| pool.remote.force(name, None));
+    is_bad.store(false, Relaxed);
+    let ended = env.timeout(Duration::from_secs(20), archive.ended()).await.expect("it learns");
+    assert!(matches!(&ended, ArchiveError::Superseded { machine, .. } if machine == "new"), "{ended}");
 }
 
 #[tokio::test]

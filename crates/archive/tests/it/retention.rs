@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +11,11 @@ use steadfast_flow::Env;
 use steadfast_net::{Fate, RemoteCall, RemoteError};
 use steadfast_store::Store;
 
-use crate::common::{Client, Pool, caught_up, content, create, restore};
+use crate::common::{Client, Pool, caught_up, content, create, put, restore};
 
 /// A pool whose archive often begins a period.
-async fn pool(retention: Duration) -> Pool {
-    let mut pool = Pool::new(2).await;
+async fn pool(disks: usize, retention: Duration) -> Pool {
+    let mut pool = Pool::new(disks).await;
     let options = &mut pool.archive_options;
     (options.segments_max, options.inline_bytes_max, options.retention) = (3, 4 << 10, retention);
     pool
@@ -52,15 +52,15 @@ async fn only_named(pool: &Pool) -> usize {
 #[tokio::test]
 async fn states_can_be_restored_for_the_time_that_is_configured() {
     let env = Env::tokio();
-    let retention = Duration::from_millis(1500);
-    let pool = pool(retention).await;
+    let retention = Duration::from_millis(800);
+    let pool = pool(2, retention).await;
     let store = pool.open().await;
     create(&store).await;
     let archive = pool.archive(&store).await.expect("claimed");
     let (mut client, reader) = (Client::new(3, 20), pool.reader());
     let mut known = Vec::new();
     let begun = env.now();
-    while env.now() - begun < Duration::from_secs(5) || archive.status().deleted == 0 {
+    while env.now() - begun < Duration::from_secs(3) || archive.status().deleted == 0 {
         steps(&mut client, &store, &archive, 20).await;
         known.push((archive.status().archived_ms.expect("archived"), client.states.len() - 1));
     }
@@ -92,7 +92,7 @@ async fn states_can_be_restored_for_the_time_that_is_configured() {
 #[tokio::test]
 async fn a_start_deletes_what_earlier_ones_left() {
     let env = Env::tokio();
-    let pool = pool(Duration::from_secs(3600)).await;
+    let pool = pool(2, Duration::from_secs(3600)).await;
     let store = pool.open().await;
     create(&store).await;
     let archive = pool.archive(&store).await.expect("claimed");
@@ -127,20 +127,30 @@ async fn a_start_deletes_what_earlier_ones_left() {
 #[tokio::test]
 async fn deletes_that_are_refused_are_named_and_repeated() {
     let env = Env::tokio();
-    let pool = pool(Duration::ZERO).await;
+    let pool = pool(2, Duration::ZERO).await;
     let store = pool.open().await;
     create(&store).await;
     let may_delete = Arc::new(AtomicBool::new(false));
-    let allowed = may_delete.clone();
+    let (allowed, reads) = (may_delete.clone(), AtomicU32::new(0));
     let remote = pool.remote.with_fates(Arc::new(move |call| match call {
         RemoteCall::Delete if !allowed.load(Relaxed) => {
             Fate::Failed(RemoteError::Refused("AccessDenied: s3:DeleteObject".to_owned()))
+        }
+        // The keys are exchanged.
+        RemoteCall::Read(name) if name.starts_with("dropped/") && reads.fetch_add(1, Relaxed) < 2 => {
+            Fate::Failed(RemoteError::Refused("403".to_owned()))
         }
         _ => Fate::Answered(Duration::ZERO),
     }));
     let archive = pool.archive_with(&store, remote).await.expect("claimed");
     let mut client = Client::new(5, 20);
     steps(&mut client, &store, &archive, 200).await;
+    let mut waited = 0;
+    while archive.status().delete_failing.is_none_or(|why| !why.contains("s3:DeleteObject")) {
+        env.sleep(Duration::from_millis(20)).await;
+        waited += 1;
+        assert!(waited < 600, "{:?}", archive.status());
+    }
     let status = archive.status();
     assert!(status.delete_failing.is_some_and(|why| why.contains("s3:DeleteObject")) && status.deleted == 0);
     assert!(status.following && status.failing.is_none(), "the archive follows nevertheless");
@@ -155,10 +165,40 @@ async fn deletes_that_are_refused_are_named_and_repeated() {
     archive.stop(Duration::from_secs(10)).await;
 }
 
+/// A small body is shipped in a document. It does not keep the document as long as it lives.
+#[tokio::test]
+async fn bodies_keep_no_documents() {
+    let mut pool = pool(1, Duration::ZERO).await;
+    pool.archive_options.inline_bytes_max = 64 << 10;
+    let store = pool.open().await;
+    create(&store).await;
+    let archive = pool.archive(&store).await.expect("claimed");
+    for n in 0..150 {
+        put(&store, &format!("small{n}"), &[n as u8; 9000]).await;
+        caught_up(&archive).await;
+    }
+    let count = || {
+        let objects = pool.remote.objects().into_keys();
+        objects.filter(|name| name.starts_with("seg/") || name.starts_with("base/")).count()
+    };
+    let before = count();
+    // The extents that they are in are sealed.
+    for n in 0..1500 {
+        put(&store, &format!("record{}", n % 50), &[n as u8; 1500]).await;
+        if n % 100 == 99 {
+            put(&store, &format!("large{n}"), &[n as u8; 100_000]).await;
+            caught_up(&archive).await;
+        }
+    }
+    only_named(&pool).await;
+    assert!(before > 20 && count() < before / 2, "{before} documents, then {}", count());
+    archive.stop(Duration::from_secs(10)).await;
+}
+
 /// A verification takes long; what expires meanwhile is no damage.
 #[tokio::test]
 async fn what_expires_during_a_verification_is_not_damaged() {
-    let mut pool = pool(Duration::from_secs(3600)).await;
+    let mut pool = pool(2, Duration::from_secs(3600)).await;
     let store = pool.open().await;
     create(&store).await;
     let archive = pool.archive(&store).await.expect("claimed");

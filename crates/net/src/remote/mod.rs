@@ -111,7 +111,8 @@ pub trait RemoteStore: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, RemoteResult<RemoteObject>>;
 
     /// The objects whose names begin with the parts `under` (all if it is empty) and are greater
-    /// than `after`, in order: at most [`REMOTE_PAGE`]. None at the end. The listing may lag.
+    /// than `after`, in order: at most [`REMOTE_PAGE`]. None at the end. The listing may lag, and
+    /// may have names that others gave.
     ///
     /// # Errors
     /// [`RemoteError::Unknown`], [`RemoteError::Slow`], [`RemoteError::Refused`].

@@ -91,6 +91,11 @@ impl S3Store {
 
     fn path(&self, name: &str) -> RemoteResult<Path> {
         check_name(name).map_err(RemoteError::Refused)?;
+        self.any_path(name)
+    }
+
+    /// The place of an object that may have been put there by others.
+    fn any_path(&self, name: &str) -> RemoteResult<Path> {
         let separator = if self.place.prefix.is_empty() { "" } else { "/" };
         let path = format!("{}{separator}{name}", self.place.prefix);
         Path::parse(path).map_err(|e| RemoteError::Refused(e.to_string()))
@@ -176,23 +181,20 @@ impl S3Store {
     }
 
     async fn page(&self, under: &str, after: &str) -> RemoteResult<Vec<RemoteEntry>> {
-        let path = |name: &str| if name.is_empty() { Ok(None) } else { self.path(name).map(Some) };
-        let prefix = match (path(under)?, self.place.prefix.as_str()) {
-            (Some(path), _) => Some(path),
-            (None, "") => None,
-            (None, prefix) => Some(Path::parse(prefix).map_err(|e| RemoteError::Refused(e.to_string()))?),
+        let prefix = match (under, self.place.prefix.as_str()) {
+            ("", "") => None,
+            ("", prefix) => Some(Path::parse(prefix).map_err(|e| RemoteError::Refused(e.to_string()))?),
+            (under, _) => Some(self.path(under)?),
         };
-        let found = match path(after)? {
-            Some(after) => self.store.list_with_offset(prefix.as_ref(), &after),
-            None => self.store.list(prefix.as_ref()),
+        let found = match after {
+            "" => self.store.list(prefix.as_ref()),
+            after => self.store.list_with_offset(prefix.as_ref(), &self.any_path(after)?),
         };
         let found = self.attempt(found.take(REMOTE_PAGE).try_collect::<Vec<_>>()).await?;
         let mut page: Vec<RemoteEntry> = Vec::with_capacity(found.len());
         for meta in found {
-            let name = self.name_of(&meta.location).filter(|name| check_name(name).is_ok());
-            let Some(name) = name else {
-                let why = format!("the prefix has objects of others, such as {}: use another one", meta.location);
-                return Err(RemoteError::Refused(why));
+            let Some(name) = self.name_of(&meta.location) else {
+                return Err(RemoteError::Refused(format!("the listing has {}, which is elsewhere", meta.location)));
             };
             let before = page.last().map_or(after, |last| last.name.as_str());
             if *name <= *before {

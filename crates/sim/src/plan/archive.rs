@@ -35,8 +35,8 @@ impl ArchivePlan {
             segment_bytes_max: *rng.pick(&[8 << 10, 64 << 10, 1 << 20]),
             segment_age: Duration::from_millis(*rng.pick(&[20, 60_000])),
             segments_max: *rng.pick(&[2, 6, 1024]),
-            base_age: Duration::from_millis(*rng.pick(&[100, 3_600_000])),
             // The wall clock of an archive here counts the looks at the logs.
+            base_age: Duration::from_millis(*rng.pick(&[5, 3_600_000])),
             retention: Duration::from_millis(*rng.pick(&[0, 10, 100, 1_000_000])),
             ..ArchiveOptions::default()
         };
