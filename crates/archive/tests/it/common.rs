@@ -14,7 +14,7 @@ use steadfast_archive::{
     RestorePlace, StateKeeper, TransferProgress,
 };
 use steadfast_disk::{Disk, MemDisk};
-use steadfast_flow::Env;
+use steadfast_flow::{BoxFuture, Env, Runtime};
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, Log, LogOptions, Priority};
 use steadfast_net::{Fate, Fates, MemoryStore, RemoteCall, RemoteError};
 use steadfast_store::{
@@ -38,6 +38,49 @@ impl Random {
         let next = |x: u64| x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let before = self.0.fetch_update(Relaxed, Relaxed, |x| Some(next(x))).expect("always some");
         (next(before) >> 33) % bound
+    }
+}
+
+/// A machine whose wall clock is ahead by some milliseconds.
+#[derive(Clone)]
+pub struct Ahead(pub Arc<AtomicU64>);
+
+impl Ahead {
+    pub fn new(ms: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(ms)))
+    }
+
+    pub fn env(&self) -> Env {
+        Env::new(AheadRuntime(Env::tokio(), self.clone()))
+    }
+}
+
+struct AheadRuntime(Env, Ahead);
+
+impl Runtime for AheadRuntime {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.0.wall_ms() + self.1.0.load(Relaxed)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration)
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.0.spawn(name, task);
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        let env = self.0.clone();
+        Box::pin(async move { env.blocking(work).await.unwrap_or_default() })
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.0.random_u64()
     }
 }
 
@@ -99,6 +142,8 @@ pub struct Pool {
     pub kept: Arc<Kept>,
     pub remote: MemoryStore,
     pub archive_options: ArchiveOptions,
+    /// The environment of the archive.
+    pub env: Env,
 }
 
 fn store_options() -> StoreOptions {
@@ -139,7 +184,7 @@ impl Pool {
             mem.push(disk);
         }
         let remote = MemoryStore::new(&Env::tokio(), well());
-        Self { mem, kept: Arc::default(), remote, archive_options: archive_options() }
+        Self { mem, kept: Arc::default(), remote, archive_options: archive_options(), env: Env::tokio() }
     }
 
     /// The same machine as it would be after a power cut now.
@@ -150,6 +195,7 @@ impl Pool {
             kept: Arc::new(kept),
             remote: self.remote.clone(),
             archive_options: self.archive_options.clone(),
+            env: self.env.clone(),
         }
     }
 
@@ -164,7 +210,7 @@ impl Pool {
     pub async fn archive_with(&self, store: &Store, remote: MemoryStore) -> Result<Archive, ArchiveError> {
         let parts =
             ArchiveParts { store: Arc::new(remote), keeper: self.kept.clone(), members: Arc::new(store.clone()) };
-        Archive::start(parts, self.archive_options.clone(), &Env::tokio()).await
+        Archive::start(parts, self.archive_options.clone(), &self.env).await
     }
 
     /// A pool restored from what the archive has now, which is copied first.
@@ -194,7 +240,7 @@ impl Pool {
     pub fn blank(&self) -> Self {
         let mem = self.mem.iter().map(|_| Arc::new(MemDisk::growable(DISK_BYTES))).collect();
         let (remote, archive_options) = (self.remote.clone(), self.archive_options.clone());
-        Self { mem, kept: Arc::default(), remote, archive_options }
+        Self { mem, kept: Arc::default(), remote, archive_options, env: self.env.clone() }
     }
 
     /// As [`Pool::open`], for disks that were restored.
