@@ -236,7 +236,7 @@ def test_damaged_exports_are_refused(make_server, tmp_path):
     assert bad == 1
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["http", "https"])
 def test_to_and_from_another_s3_endpoint(make_server, tmp_path, certificate, monkeypatch, tls):
     secure = {}
     if tls:
@@ -337,7 +337,7 @@ def frozen(tmp_path):
     disk.close()
 
 
-@pytest.mark.parametrize("legs", ["one disk", "super-disk"])
+@pytest.mark.parametrize("legs", [pytest.param("one disk", marks=pytest.mark.slow), "super-disk"])
 def test_a_copy_at_any_moment_under_load_has_all_that_was_acknowledged(make_server, frozen, tmp_path, legs):
     """Like an LVM, ZFS or cloud snapshot: the server is not notified, and its writes wait for the
     file system."""
