@@ -169,9 +169,9 @@ impl Attempts {
     }
 
     /// One attempt to list objects.
-    pub(crate) async fn list_once(&self, under: &str, after: &str) -> RemoteResult<Vec<RemoteEntry>> {
+    pub(crate) async fn list_once(&self, after: &str) -> RemoteResult<Vec<RemoteEntry>> {
         self.counts.reads.fetch_add(1, Relaxed);
-        let listed = self.store.list(under, after).await;
+        let listed = self.store.list("", after).await;
         self.note(&listed);
         listed
     }
@@ -205,7 +205,7 @@ impl Attempts {
     pub(crate) async fn list(&self, after: &str) -> Result<Vec<RemoteEntry>, ArchiveError> {
         let mut pause = Pause::new();
         loop {
-            match self.list_once("", after).await {
+            match self.list_once(after).await {
                 Ok(page) => return Ok(page),
                 Err(_) => self.wait(&mut pause).await?,
             }

@@ -81,3 +81,34 @@ async fn document<T: DeserializeOwned>(attempts: &Attempts, kind: DocumentKind, 
     let (value, _) = decode(kind, &object.body).map_err(ArchiveError::document(name))?;
     Ok(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use steadfast_flow::Env;
+    use steadfast_net::{Fate, MemoryStore};
+
+    use super::*;
+    use crate::changes::Changes;
+    use crate::document::encode;
+    use crate::name::Numbered;
+
+    #[tokio::test]
+    async fn impossible_numbers_of_segments_are_refused() {
+        let store = MemoryStore::new(&Env::tokio(), Arc::new(|_| Fate::Answered(Duration::ZERO)));
+        let by = Numbered { tenure: 1, n: 1 };
+        let many = vec![SegmentRun { first: by, count: 1 << 62 }];
+        let earlier = Period { base: by, begin_ms: 1, segments: many.clone() };
+        let base = Base { time_ms: 2, before: vec![earlier], changes: Changes::default() };
+        store.force("base/1.2", Some(encode(DocumentKind::Base, &base, &[])));
+        let attempts = Attempts::new(Arc::new(store), &Env::tokio());
+        for (segments, name) in [(many, HEAD), (Vec::new(), "base/1.2")] {
+            let base = Numbered { tenure: 1, n: 2 };
+            let cut = NamedCut { time_ms: 2, base, segments, changes: Changes::default() };
+            let refused = Loaded::read(&attempts, &cut, &bytes::Bytes::new()).await.expect_err("refused");
+            assert!(matches!(&refused, ArchiveError::Broken { name: of, .. } if of == name), "{refused}");
+        }
+    }
+}

@@ -81,7 +81,7 @@ impl Place {
 
     /// Begins an archive of a pool in an empty place.
     pub(crate) async fn begin(attempts: &Attempts, pool: &str) -> Result<(), AttemptError> {
-        let there = attempts.list_once("", "").await?;
+        let there = attempts.list_once("").await?;
         assert!(there.len() <= REMOTE_PAGE, "a page of a listing is bounded");
         // What another process is about to begin is no obstacle.
         if let Some(entry) = there.iter().find(|entry| ![ARCHIVE, HEAD].contains(&&*entry.name)) {
