@@ -11,6 +11,7 @@ from common import KEY, SECRET, TARGET, Server, find, fio, inner, median
 from live import live_options, live_server
 
 OBJECTS, OBJECT_BYTES = 410, 10 << 20
+SERVED_OBJECTS = 100_000
 
 
 def archived(pool):
@@ -91,6 +92,32 @@ def limit(scratch, store, seconds, rate):
         return dict(store=store.load("get", **options)["mib_per_s"], written=writes.result())
 
 
+def serve_point(report, args, store, directory, running):
+    """The newest state of a pool of small objects, served straight from its archive."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    if not inner(report, "fill-store", "--dir", directory, "--objects", SERVED_OBJECTS, "--size", 4096):
+        return
+    settings = settings_of(store, "served")
+    pool = Server("pool", directory, settings).start()
+    running.append(pool)
+    archived(pool)
+    pool.stop()
+    shutil.rmtree(directory)
+    rows = []
+    for _ in range(args.rounds):
+        before, begin = store.status()["disk"]["stats"]["read_bytes"], time.monotonic()
+        point = Server("point", directory, [*settings, "--at", "s3://backup/served"]).start()
+        while not point.status()["ready"]:
+            time.sleep(0.02)
+        ready_s = time.monotonic() - begin
+        read = store.status()["disk"]["stats"]["read_bytes"] - before
+        rows.append(dict(ready_s=ready_s, read_mib=read >> 20, objects=point.status()["store"]["objects"]))
+        point.stop()
+    report.add(f"serve --at, {SERVED_OBJECTS:,} objects of 4 KiB, ready", "s", median(rows, "ready_s"), None, "-", "<= 5 s", rows)
+    report.note(f"serve --at: {rows[0]['read_mib']} MiB read from the store's disk until it was ready, of {SERVED_OBJECTS >> 8} MiB")
+
+
 def bench_restore(report, args, scratch, peers):
     """4 GiB of media, and many small objects, from a server that reads them from its disk."""
     directories = [scratch / name for name in ("store", "pool")]
@@ -131,6 +158,7 @@ def bench_restore(report, args, scratch, peers):
                 report.add(label, "MiB/s", median(rows, "mib_per_s"), median(limits, "store"), "GETs beside such writes", reach, detail)
             else:
                 report.add(label, "s", median(rows, "ready_s"), None, "-", reach, detail)
+        serve_point(report, args, store, directories[1], running)
     finally:
         [server.stop() for server in running]
         [shutil.rmtree(directory, ignore_errors=True) for directory in directories]

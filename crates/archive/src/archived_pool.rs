@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
+use steadfast_disk::Disk;
 use steadfast_log::format::Superblock;
+use tokio::sync::Semaphore;
 
 use crate::attempts::Attempts;
 use crate::disk_writer::{DiskWriter, RestoreError, RestorePlace};
 use crate::error::ArchiveError;
 use crate::head::NamedCut;
 use crate::image::{DiskImage, ExtentImage};
+use crate::image_disk::ImageDisk;
 use crate::load::Loaded;
 use crate::name::{DiskId, HEAD};
 use crate::part_reader::PartReader;
 use crate::transfer_progress::TransferProgress;
+
+/// Reads from the archive at a time, by all disks of a pool that is served from it.
+const IMAGE_READS: usize = 32;
 
 /// A disk of an archived pool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -148,6 +154,22 @@ impl ArchivedPool {
     /// If it is not a disk of the pool.
     pub async fn finish(&self, disk: DiskId, place: &RestorePlace<'_>) -> Result<(), RestoreError> {
         self.writer(disk, place, &TransferProgress::default()).finish().await
+    }
+
+    /// Opens the disks, to be read only: bytes come from the archive when they are read.
+    ///
+    /// Each is as the cut had it, so that a log which is opened for reading finds the same records.
+    pub fn open(self) -> Vec<(ArchivedDisk, Arc<dyn Disk>)> {
+        let disks = self.disks();
+        let reads = Arc::new(Semaphore::new(IMAGE_READS));
+        let parts = Arc::new(PartReader::new(self.attempts.clone(), self.loaded.inline.clone()));
+        let mut images = self.loaded.image.disks;
+        let open = |of: ArchivedDisk| {
+            let image = images.remove(&of.id).expect("a disk of the pool");
+            let disk: Arc<dyn Disk> = Arc::new(ImageDisk::new(of.id, image, parts.clone(), reads.clone()));
+            (of, disk)
+        };
+        disks.into_iter().map(open).collect()
     }
 
     fn image(&self, disk: DiskId) -> &DiskImage {

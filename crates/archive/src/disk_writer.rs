@@ -8,9 +8,7 @@ use futures::TryStreamExt;
 use futures::stream::{FuturesOrdered, FuturesUnordered};
 use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
-use steadfast_log::format::{
-    EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Lineage, SUPERBLOCK_OFFSETS, Superblock,
-};
+use steadfast_log::format::{EXTENTS_START, SUPERBLOCK_OFFSETS, Superblock};
 use tokio::sync::oneshot;
 
 use crate::changes::Part;
@@ -261,16 +259,7 @@ impl DiskWriter<'_> {
                 Some(ExtentImage::Used(_)) => continue,
                 // Without a header it is found to be lost, as it was.
                 Some(ExtentImage::Lost { .. }) => vec![0; BLOCK].into(),
-                Some(ExtentImage::Free { .. }) | None => {
-                    let header = ExtentHeader {
-                        id: ExtentId { pool: superblock.pool, extent, epoch },
-                        kind: ExtentKind::Free,
-                        base_lsn: 0,
-                        recycled_lsn: self.image.counters.recycled_lsn,
-                        lineage: Lineage::default(),
-                    };
-                    Bytes::copy_from_slice(&header.encode())
-                }
+                Some(ExtentImage::Free { .. }) | None => self.image.free_header(superblock, extent, epoch),
             };
             if writes.len() >= HEADERS {
                 writes.try_next().await?;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use steadfast_log::format::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
+use bytes::Bytes;
+use steadfast_log::format::{
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentHeader, ExtentId, ExtentKind, Lineage, Superblock,
+};
 use steadfast_log::{ExtentCut, LogCut, Ranges};
 
 use crate::changes::{Changes, Counters, DiskAbout, DiskChange, ExtentChange, Part, Source, UseChange, UseKind};
@@ -157,6 +160,18 @@ pub struct DiskImage {
 }
 
 impl DiskImage {
+    /// The header of an extent that is not in use.
+    pub(crate) fn free_header(&self, superblock: &Superblock, extent: u32, epoch: u64) -> Bytes {
+        let header = ExtentHeader {
+            id: ExtentId { pool: superblock.pool, extent, epoch },
+            kind: ExtentKind::Free,
+            base_lsn: 0,
+            recycled_lsn: self.counters.recycled_lsn,
+            lineage: Lineage::default(),
+        };
+        Bytes::copy_from_slice(&header.encode())
+    }
+
     /// Notes that an extent of this disk is not in use any more, or otherwise.
     fn drop_use(disk: DiskId, extent: u32, was: Option<ExtentImage>, dropped: &mut Dropped) {
         if let Some(ExtentImage::Used(of)) = was {

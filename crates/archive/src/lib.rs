@@ -12,7 +12,8 @@
 //! - `image` is the state of a pool that `changes` describe, and `load` reads it.
 //! - `reader` reads an archive and takes it over, `history` finds its older states, and `check`
 //!   verifies all of them.
-//! - `archived_pool` is one state of a pool, and `disk_writer` makes a disk of it.
+//! - `archived_pool` is one state of a pool. `disk_writer` makes a disk of it, and `image_disk` is
+//!   one that reads from the archive what a reader of it needs.
 
 mod archive;
 mod archived_pool;
@@ -31,6 +32,7 @@ mod head;
 mod head_writer;
 mod history;
 mod image;
+mod image_disk;
 mod inline;
 mod load;
 mod name;

@@ -1,6 +1,7 @@
 //! Reads the bytes that an image names.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -60,6 +61,29 @@ impl PartReader {
         let bytes = bytes.ok_or_else(|| ArchiveError::broken(&name, "it is missing"))?;
         if bytes.len() != part.len as usize || checksum(&bytes) != part.crc {
             return Err(ArchiveError::broken(&name, "its bytes were changed: the checksum does not fit"));
+        }
+        Ok(bytes)
+    }
+
+    /// Some bytes of a part. `within` is in bytes from the part's beginning. Those of a piece are
+    /// not verified, unless they are all of the part: the log does that.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] when they are not there.
+    pub(crate) async fn read_some(&self, of: UseId, part: &Part, within: Range<u32>) -> Result<Bytes, ArchiveError> {
+        assert!(within.start < within.end && within.end <= part.len, "{within:?} of {part:?}");
+        let Source::Piece { at, .. } = part.source else {
+            return Ok(self.read(of, part).await?.slice(within.start as usize..within.end as usize));
+        };
+        if within.len() == part.len as usize {
+            return self.read(of, part).await;
+        }
+        let name = part.source.object(of).map_or_else(|| HEAD.to_owned(), |object| object.to_string());
+        let (at, wanted) = (u64::from(at), u64::from(within.end - within.start));
+        let in_object = at + u64::from(within.start)..at + u64::from(within.end);
+        let bytes = self.attempts.read(&name, Some(in_object), wanted).await?.body;
+        if bytes.len() as u64 != wanted {
+            return Err(ArchiveError::broken(&name, "it is shorter than it was"));
         }
         Ok(bytes)
     }

@@ -28,6 +28,8 @@ pub enum ChannelError {
     HomeUnreachable = 9,
     /// The link was lost before the answer: the publication may be stored.
     OutcomeUnknown = 10,
+    /// The pool was opened for reading: nothing is published.
+    OpenedForReading = 11,
 }
 
 impl ChannelError {
@@ -45,6 +47,7 @@ impl ChannelError {
             Stopping,
             HomeUnreachable,
             OutcomeUnknown,
+            OpenedForReading,
         ];
         (number != 0).then(|| all.into_iter().find(|error| *error as u32 == number).unwrap_or(Internal))
     }
@@ -60,6 +63,7 @@ impl From<&StoreError> for ChannelError {
                 tracing::debug!(error = %e, "the disk is full: a publication is refused");
                 Self::DiskFull
             }
+            StoreError::Log(LogError::OpenedForReading) => Self::OpenedForReading,
             StoreError::Log(LogError::Closed) => Self::Stopping,
             StoreError::Hangs => Self::DiskHangs,
             e => {
@@ -82,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_error_keeps_its_number_and_unknown_ones_are_internal() {
-        for number in 1..=10 {
+        for number in 1..=11 {
             assert_eq!(ChannelError::from_number(number).map(|error| error as u32), Some(number));
         }
         assert_eq!(ChannelError::from_number(0), None);

@@ -184,6 +184,9 @@ pub enum LogError {
     /// The request exceeds a limit of records or chunks.
     #[error("{0}")]
     TooLarge(String),
+    /// The log was opened for reading ([`crate::LogOptions::for_reading`]).
+    #[error("the log was opened for reading, and takes no writes")]
+    OpenedForReading,
     /// The server is stopping.
     #[error("the log is closed")]
     Closed,

@@ -26,6 +26,8 @@ pub enum LogState {
         /// The damage.
         why: String,
     },
+    /// The log was opened for reading: writes are refused.
+    OpenedForReading,
     /// The log has been closed.
     Closed,
 }
@@ -45,6 +47,7 @@ impl Latch {
             LogState::Ok => Ok(()),
             LogState::Failed { what, cause } => Err(LogError::Failed { what, cause: cause.clone() }),
             LogState::ReadOnly { why } => Err(LogError::Failed { what: "check of the pool", cause: why.clone() }),
+            LogState::OpenedForReading => Err(LogError::OpenedForReading),
             LogState::Closed => Err(LogError::Closed),
         }
     }
@@ -65,6 +68,10 @@ impl Latch {
 
     pub(crate) fn set_read_only(&self, why: String) {
         self.0.send_replace(LogState::ReadOnly { why });
+    }
+
+    pub(crate) fn set_for_reading(&self) {
+        self.0.send_replace(LogState::OpenedForReading);
     }
 
     pub(crate) fn close(&self) {

@@ -377,7 +377,8 @@ impl Log {
         let mut ended = shared.ended.subscribe();
         // The sender is in `shared`, so it still exists.
         let _ = ended.wait_for(|ended| *ended).await;
-        if shared.latch.state() == LogState::Closed {
+        // A log that was opened for reading has nothing to complete.
+        if matches!(shared.latch.state(), LogState::Closed | LogState::OpenedForReading) {
             return Ok(());
         }
         shared.latch.check()?;

@@ -59,6 +59,9 @@ pub struct LogOptions {
     pub features: Features,
     /// Whether the log keeps account of what is durable, for [`crate::Log::durable_cut`].
     pub followed: bool,
+    /// Whether the log is opened for reading: all writes are refused, and recovery only heals what
+    /// one copy of the disk lacks and another has.
+    pub for_reading: bool,
     /// Deliberate fault, to test the simulator.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -117,6 +120,7 @@ impl Default for LogOptions {
             reserve_extents: 2,
             features: Features::NONE,
             followed: false,
+            for_reading: false,
             sabotage: Sabotage::None,
             compaction: CompactionOptions::default(),
             scrub: ScrubOptions::default(),

@@ -134,6 +134,9 @@ fn log_error(error: LogError) -> S3Error {
             S3Error::with_message(S3ErrorCode::InternalError, format!("The object's data cannot be read: {error}."))
         }
         LogError::TooLarge(what) => S3Error::with_message(S3ErrorCode::EntityTooLarge, what),
+        LogError::OpenedForReading => {
+            s3_error!(AccessDenied, "This server serves an earlier state of the pool, which can only be read.")
+        }
         LogError::Closed => s3_error!(ServiceUnavailable, "The server is stopping."),
         error @ LogError::Moved => S3Error::with_message(S3ErrorCode::InternalError, error.to_string()),
         error => S3Error::with_message(

@@ -15,6 +15,12 @@ pub struct DataDir {
 }
 
 impl DataDir {
+    /// Name of the file of the generated credentials.
+    pub const CREDENTIALS: &'static str = "credentials.json";
+
+    /// Name of the file of the generated seal key.
+    pub const SEAL_KEY: &'static str = "seal.key";
+
     /// Locks the directory, and creates it if it does not exist.
     ///
     /// # Errors
@@ -156,7 +162,7 @@ impl DataDir {
 
     /// Path of the generated credentials.
     pub fn credentials(&self) -> PathBuf {
-        self.path.join("credentials.json")
+        self.path.join(Self::CREDENTIALS)
     }
 
     /// Path of the mark of a restore that has not ended.
@@ -211,7 +217,7 @@ impl DataDir {
 
     /// Path of the generated key that seals the secrets of users.
     pub fn seal_key(&self) -> PathBuf {
-        self.path.join("seal.key")
+        self.path.join(Self::SEAL_KEY)
     }
 
     /// Makes its entries durable.

@@ -49,6 +49,8 @@ struct ClockState {
 pub(crate) struct BelievedClock {
     env: Env,
     confirm: Duration,
+    /// The time, if the clock stands still.
+    stopped_at_ms: Option<u64>,
     state: Mutex<ClockState>,
     steps: AtomicU64,
 }
@@ -70,10 +72,15 @@ impl BelievedClock {
     /// there for `confirm`.
     pub(crate) fn new(env: Env, known_ms: u64, confirm: Duration) -> Self {
         let believed = Mark { wall_ms: env.wall_ms(), at: env.now() };
-        let clock =
-            Self { env, confirm, state: Mutex::new(ClockState { believed, stepped: None }), steps: AtomicU64::new(0) };
+        let state = Mutex::new(ClockState { believed, stepped: None });
+        let clock = Self { env, confirm, stopped_at_ms: None, state, steps: AtomicU64::new(0) };
         clock.known(known_ms);
         clock
+    }
+
+    /// The same, standing still at a time if there is one.
+    pub(crate) fn stopped_at(self, stopped_at_ms: Option<u64>) -> Self {
+        Self { stopped_at_ms, ..self }
     }
 
     /// Sets the time known from the last run. Only at the start.
@@ -91,6 +98,9 @@ impl BelievedClock {
     /// Current time for expiry, milliseconds since the Unix epoch. Never later than the wall clock
     /// or the believed time.
     pub(crate) fn now_ms(&self) -> u64 {
+        if let Some(stopped_at_ms) = self.stopped_at_ms {
+            return stopped_at_ms;
+        }
         let mut state = self.state.lock();
         let (now, wall_ms) = (self.env.now(), self.env.wall_ms());
         let mark = Mark { wall_ms, at: now };
@@ -146,6 +156,9 @@ impl BelievedClock {
 
     /// Counters.
     pub(crate) fn status(&self) -> ClockStatus {
+        if self.stopped_at_ms.is_some() {
+            return ClockStatus::default();
+        }
         let ahead_ms = self.env.wall_ms().saturating_sub(self.now_ms());
         // The time between the two readings does not count as ahead.
         let ahead_ms = if self.state.lock().stepped.is_some() { ahead_ms } else { 0 };

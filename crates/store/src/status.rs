@@ -155,6 +155,7 @@ pub(crate) fn disk_state(log: &LogState) -> (DiskState, Option<String>) {
         LogState::Ok => (DiskState::Ok, None),
         LogState::Failed { what, cause } => (DiskState::ReadOnly, Some(format!("a {what} failed: {cause}"))),
         LogState::ReadOnly { why } => (DiskState::ReadOnly, Some(why.clone())),
+        LogState::OpenedForReading => (DiskState::ReadOnly, None),
         LogState::Closed => (DiskState::Closed, Some("it is closed".to_owned())),
     }
 }

@@ -22,7 +22,7 @@ use steadfast_store::{
     StoreOptions,
 };
 
-const BUCKET: &str = "b";
+pub const BUCKET: &str = "b";
 const CHANNEL: &str = "news";
 pub const DISK_BYTES: u64 = 64 << 20;
 
@@ -279,18 +279,27 @@ async fn open(mem: &[Arc<MemDisk>]) -> Store {
 }
 
 async fn open_with(mem: &[Arc<MemDisk>], options: StoreOptions) -> Store {
-    let named = |(i, disk): (usize, &Arc<MemDisk>)| PoolDisk {
-        name: format!("d{i}"),
-        disk: Ok(disk.clone() as Arc<dyn Disk>),
-        hint: false,
-    };
-    let disks = mem.iter().enumerate().map(named).collect();
-    let (store, report) = Store::open_pool(disks, IndexKind::memory(), Env::tokio(), options).await.expect("it opens");
+    let named = |(i, disk): (usize, &Arc<MemDisk>)| (format!("d{i}"), disk.clone() as Arc<dyn Disk>);
+    open_disks(mem.iter().enumerate().map(named), options, &Env::tokio()).await
+}
+
+async fn open_disks(disks: impl Iterator<Item = (String, Arc<dyn Disk>)>, options: StoreOptions, env: &Env) -> Store {
+    let for_reading = options.log.for_reading;
+    let disks = disks.map(|(name, disk)| PoolDisk { name, disk: Ok(disk), hint: false }).collect();
+    let (store, report) = Store::open_pool(disks, IndexKind::memory(), env.clone(), options).await.expect("it opens");
     for (disk, report) in &report.disks {
-        assert!(report.damage.is_empty() && !report.read_only, "{disk}: {report:?}");
+        assert!(report.damage.is_empty() && report.read_only == for_reading, "{disk}: {report:?}");
     }
     assert!(report.missing.is_empty(), "{report:?}");
     store
+}
+
+/// A state, served from its archive.
+pub async fn serve(state: ArchivedPool, env: &Env) -> Store {
+    let mut options = store_options();
+    options.log = LogOptions { for_reading: true, ..LogOptions::default() };
+    options.stopped_at_ms = Some(state.time_ms());
+    open_disks(state.open().into_iter().map(|(of, disk)| (of.name, disk)), options, env).await
 }
 
 pub async fn create(store: &Store) {
@@ -318,7 +327,7 @@ pub async fn publish(store: &Store, n: usize) {
     store.channel(CHANNEL).expect("a channel").publish(publication).await.expect("published");
 }
 
-async fn get(store: &Store, key: &str) -> Result<Vec<u8>, StoreError> {
+pub async fn get(store: &Store, key: &str) -> Result<Vec<u8>, StoreError> {
     let reader = store.at(BUCKET, key).reader().await?;
     let mut out = Vec::new();
     let mut pieces = std::pin::pin!(reader.stream(0..u64::MAX));

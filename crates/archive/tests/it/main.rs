@@ -3,5 +3,6 @@
 mod common;
 mod following;
 mod owners;
+mod points;
 mod restores;
 mod retention;

@@ -312,6 +312,7 @@ pub(crate) fn refusal(e: ChannelError) -> ClientError {
         ChannelError::Stopping => codes::STOPPING,
         ChannelError::HomeUnreachable => codes::HOME_UNREACHABLE,
         ChannelError::OutcomeUnknown => codes::OUTCOME_UNKNOWN,
+        ChannelError::OpenedForReading => codes::NOT_AVAILABLE,
     }
 }
 

@@ -70,10 +70,12 @@ pub(crate) async fn open(
         return Err(LogError::Open(format!("{}: {why}", disk.describe())));
     }
     let mut report = RecoveryReport::new(PoolInfo::from(&pool));
-    rewrite_superblocks(&disk, &mut pool, bad_copies, options.features, &mut report).await?;
+    if !options.for_reading {
+        rewrite_superblocks(&disk, &mut pool, bad_copies, options.features, &mut report).await?;
+    }
     let healed = Arc::new(Healed::default());
     let copies = Copies::new(disk.clone(), healed.clone());
-    let (found, roster_read) = find_extents(&copies, &pool, &*applier).await;
+    let (found, roster_read) = find_extents(&copies, &pool, &*applier, options.for_reading).await;
     report.extents = found.len() as u64;
     report.checkpoint = applier.checkpoint();
     let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0).max(ledger.recycled_lsn);
@@ -163,11 +165,18 @@ async fn rewrite_superblocks(
 
 /// Finds all extents, and reads the roster. Lost extents are restored from another copy of the
 /// disk, or marked.
-async fn find_extents(copies: &Copies, pool: &Superblock, applier: &dyn Applier) -> (Vec<Found>, RosterRead) {
+async fn find_extents(
+    copies: &Copies,
+    pool: &Superblock,
+    applier: &dyn Applier,
+    for_reading: bool,
+) -> (Vec<Found>, RosterRead) {
     let mut found = survey::survey(copies, pool).await;
     let roster_read = crate::roster::read(copies.disk(), pool).await;
     if pool.zones.is_none() {
-        restore::restore(copies, pool, &mut found, &roster_read).await;
+        if !for_reading {
+            restore::restore(copies, pool, &mut found, &roster_read).await;
+        }
         lost::mark(&mut found, &roster_read, &applier.usage());
     }
     (found, roster_read)
@@ -185,7 +194,10 @@ fn start(log: &Log, owners: Arc<dyn ChunkOwners>, recovered: Recovered) {
         shared.background.spawn(&shared.env, "log-heal", |stop| crate::heal::run(healing, stop));
     }
     if let Some(why) = read_only {
-        shared.latch.set_read_only(why);
+        match shared.options.for_reading {
+            true => shared.latch.set_for_reading(),
+            false => shared.latch.set_read_only(why),
+        }
     }
     let Some(open) = open else {
         if let Err(error) = shared.latch.check() {
@@ -324,7 +336,7 @@ struct Recovery {
 struct Recovered {
     /// The open commit extent; `None` if the log is read-only.
     open: Option<OpenCommit>,
-    /// Why the log is read-only.
+    /// Why the log is read-only: damage, or it was opened for reading.
     read_only: Option<String>,
     /// The highest LSN seen anywhere.
     seen: Lsn,
@@ -341,7 +353,10 @@ impl Recovery {
     ) -> Result<Recovered, LogError> {
         self.read_commits(found, replay, report).await;
         let seen = replay.seen.max(report.checkpoint).max(self.recycled_lsn);
-        let read_only = self.judge(found, replay, seen, report);
+        let mut read_only = self.judge(found, replay, seen, report);
+        if self.options.for_reading {
+            read_only.get_or_insert_with(|| "it was opened for reading".to_owned());
+        }
         if self.healed.total() > 0 {
             // Data from another copy is durable on the first one before anything depends on it.
             let flushed = self.io.flush().await;

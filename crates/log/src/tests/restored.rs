@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use steadfast_disk::{BLOCK, Disk};
 
-use super::harness::{Opened, body, format, open, record};
+use super::harness::{Opened, body, format, open, open_with, options, record};
 use super::twin::Twin;
-use crate::format::{EXTENTS_START, ExtentHeader, ExtentKind, FrameHeader, Trailer};
-use crate::{Durability, Location, Priority};
+use crate::format::{EXTENTS_START, ExtentHeader, ExtentKind, Features, FrameHeader, SUPERBLOCK_OFFSETS, Trailer};
+use crate::{Durability, Location, LogError, LogOptions, Priority};
 
 const EXTENT: u64 = 1 << 20;
 const EXTENTS: u32 = 12;
@@ -105,6 +105,30 @@ async fn an_extent_that_the_first_copy_lost_is_given_back_by_the_second() {
             bodies += u32::from(kind == ExtentKind::Body);
         }
         assert!(commits >= 2 + u32::from(closed) && bodies >= 2, "{commits} {bodies}");
+    }
+}
+
+#[tokio::test]
+async fn opened_for_reading_the_log_has_all_and_writes_nothing() {
+    for closed in [true, false] {
+        let (disk, last, chunks) = filled(closed).await;
+        // A start that takes writes would rewrite it.
+        disk.copies.iter().for_each(|copy| copy.flip(SUPERBLOCK_OFFSETS[1] + 40, 1));
+        let writes = |disk: &Twin| disk.copies.iter().map(|copy| copy.stats().writes).sum::<u64>();
+        let before = writes(&disk);
+        let reading = LogOptions { for_reading: true, features: Features::KNOWN, ..options() };
+        let opened = open_with(Arc::new(disk.clone()), 0, reading).await;
+        assert_eq!(opened.lsns(), (1..=last).collect::<Vec<_>>());
+        assert_eq!(opened.check_all().await as u64, last);
+        for (n, at) in chunks.iter().enumerate() {
+            assert_eq!(opened.log.read(*at, 0..150_000).await.expect("reads"), body(n as u64, 150_000));
+        }
+        let refused = opened.submit(vec![record(100, 10)], Durability::Sync).await.map(drop);
+        assert!(matches!(refused, Err(LogError::OpenedForReading)), "{refused:?}");
+        opened.log.close().await.expect("closes");
+        assert_eq!(writes(&disk), before);
+        // The next start takes writes, and has all.
+        assert_eq!(open(&disk).await.lsns(), (1..=last).collect::<Vec<_>>());
     }
 }
 

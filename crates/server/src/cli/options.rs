@@ -103,7 +103,7 @@ impl ArchiveArgs {
     ///
     /// # Errors
     /// The first mistake.
-    fn put(&self, config: &mut Config) -> Result<(), String> {
+    pub fn put(&self, config: &mut Config) -> Result<(), String> {
         if let Some(url) = self.url.as_ref().filter(|url| config.archive.to.as_ref() != Some(url)) {
             for name in ["endpoint", "region", "access_key", "secret_key", "secret_key_file"] {
                 config.set_text(&format!("archive.{name}"), "").map_err(|e| e.to_string())?;

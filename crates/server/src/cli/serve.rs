@@ -2,9 +2,12 @@
 
 use clap::Args;
 
-use super::{DataArgs, EXIT_FOUND, EXIT_SUPERSEDED, Failure};
+use super::options::ArchiveArgs;
+use super::{DataArgs, EXIT_FOUND, EXIT_SUPERSEDED, Failure, times};
+use crate::config::Config;
 use crate::output;
 use crate::serve::ServeError;
+use crate::serve::point::PointRequest;
 
 /// Arguments of `serve`.
 #[derive(Args, Debug)]
@@ -13,8 +16,11 @@ use crate::serve::ServeError;
 prints one line with its addresses.\n\n\
 Credentials come from STEADFAST_ACCESS_KEY and STEADFAST_SECRET_KEY. Without them the first start generates a pair and keeps it \
 in DIR/credentials.json.\n\n\
+With --at the server needs no disk: it reads from the archive what is asked for, refuses all writes, and keeps its index in a \
+directory under TMPDIR until it stops. Credentials and seal.key come from the data directory, if it has them.\n\n\
 Every setting can also be given as STEADFAST_<SECTION>_<KEY>; `serve --print-config` lists them all.\n\n\
-Example:\n  steadfast serve --data /var/lib/steadfast --s3-listen 0.0.0.0:9000"
+Examples:\n  steadfast serve --data /var/lib/steadfast --s3-listen 0.0.0.0:9000\n  \
+steadfast serve --at s3://acme-backup/chat 2026-11-26T10:00 --s3-listen 127.0.0.1:9100"
 )]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -53,9 +59,36 @@ pub struct ServeArgs {
     #[arg(long)]
     accept_moved_channels: bool,
 
+    /// Serve a state of an archive read-only, the newest or the last that is not later than TIME,
+    /// such as 2026-11-26T10:00 (UTC)
+    #[arg(long, num_args = 1..=2, value_names = ["URL", "TIME"], conflicts_with_all = ["restored", "accept_moved_channels"])]
+    at: Option<Vec<String>>,
+
+    /// URL of the S3 endpoint of the archive [default: AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL", requires = "at")]
+    endpoint: Option<String>,
+
+    /// Region of the endpoint [default: AWS_REGION, or us-east-1]
+    #[arg(long, value_name = "NAME", requires = "at")]
+    region: Option<String>,
+
     /// Print the configuration in force, with comments, and exit
     #[arg(long)]
     print_config: bool,
+}
+
+/// What `--at URL [TIME]` asks for.
+fn point(
+    config: &mut Config,
+    at: Vec<String>,
+    endpoint: Option<String>,
+    region: Option<String>,
+) -> Result<PointRequest, String> {
+    let mut at = at.into_iter();
+    let place = ArchiveArgs { url: at.next(), endpoint, region };
+    let at_ms = at.next().map(|time| times::parse(&time)).transpose().map_err(|e| format!("--at: {e}"))?;
+    place.put(config)?;
+    Ok(PointRequest { archive: config.archive.clone(), at_ms })
 }
 
 /// Runs the command.
@@ -79,8 +112,12 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         put!("{}", config.to_toml());
         return Ok(());
     }
+    let point = match args.at {
+        Some(at) => Some(point(&mut config, at, args.endpoint, args.region)?),
+        None => None,
+    };
     output::init(config.output.format, &config.output.level)?;
-    crate::serve::run(config).map_err(|e| match e {
+    crate::serve::run(config, point).map_err(|e| match e {
         ServeError::Failed(why) => Failure::Failed(why),
         ServeError::Refused(why) => Failure::Ended(EXIT_FOUND, why),
         ServeError::Superseded(why) => Failure::Ended(EXIT_SUPERSEDED, why),

@@ -46,9 +46,9 @@ pub use webhooks::{Webhook, WebhookFormat, Webhooks};
 pub use window::TimeOfDay;
 
 pub use settings::{
-    AccessSection, AdminSection, AuditSection, ClusterSection, Config, DataSection, EdgeSection, EventsSection,
-    LimitsSection, LiveSection, LogSection, OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection,
-    TlsSection,
+    AccessSection, AdminSection, ArchiveSection, AuditSection, ClusterSection, CompactionSection, Config, DataSection,
+    EdgeSection, EventsSection, LimitsSection, LiveSection, LogSection, OutputSection, S3Section, ScrubSection,
+    ServerSection, StoreSection, SuperdiskSection, TlsSection,
 };
 
 /// The usual port for S3.

@@ -151,6 +151,15 @@ impl Disks {
         Ok(Self(Arc::new(Inner { top: superdisk.clone(), superdisk: Some(superdisk), members, failure, wanted, name })))
     }
 
+    /// A disk that is no file or device of this machine.
+    pub fn of(name: String, disk: Arc<dyn Disk>) -> Self {
+        let found = Found { device: false, size_bytes: disk.len(), contents: Contents::Absent };
+        let path = PathBuf::from(&name);
+        let member = Member { role: Role::Durable, index: 0, count: 1, path, found, disk: Some(disk.clone()) };
+        let members = vec![member];
+        Self(Arc::new(Inner { top: disk, superdisk: None, members, failure: None, wanted: false, name }))
+    }
+
     /// The name of the set.
     pub fn name(&self) -> &str {
         &self.0.name

@@ -50,8 +50,12 @@ impl Table {
         let _ = writeln!(self.0, "{name:<12} {value}");
     }
 
-    /// How far the archive is.
+    /// The state that is served read-only, or how far the archive is.
     fn archive(&mut self, status: &Value) {
+        if let Some(time_ms) = number(status, "/point/time_ms") {
+            let from = text(status, "/point/from");
+            self.line("serves", format!("the state of {} from {from}, read-only", words::utc(time_ms)));
+        }
         let archive = &status["archive"];
         if archive.is_null() {
             return;

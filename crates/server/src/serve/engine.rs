@@ -14,6 +14,7 @@ use steadfast_log::{CompactionOptions, LogOptions, LogState, ScrubOptions, Scrub
 use steadfast_store::{IndexKind, MoveGate, PoolDisk, Store, StoreOptions};
 
 use super::many;
+use super::point::{PointRequest, ServedPoint};
 use crate::config::Config;
 use crate::control::ScrubAction;
 use crate::datadir::DataDir;
@@ -29,9 +30,30 @@ pub struct Engine {
     /// the server runs.
     disks: Arc<RwLock<many::PoolDisks>>,
     store: Store,
+    /// The state that it serves read-only; `None`: a pool that takes writes.
+    point: Option<ServedPoint>,
 }
 
 impl Engine {
+    /// Opens a state of an archive, to be served read-only.
+    ///
+    /// # Errors
+    /// Why the archive cannot be read, as a message.
+    pub async fn open_point(
+        request: &PointRequest,
+        config: &Config,
+        data: &DataDir,
+        env: &Env,
+    ) -> Result<Self, String> {
+        let (disks, store, point) = request.open(config, data, env).await?;
+        Ok(Self { disks: Arc::new(RwLock::new(disks)), store, point: Some(point) })
+    }
+
+    /// The state that it serves read-only; `None`: a pool that takes writes.
+    pub fn point(&self) -> Option<&ServedPoint> {
+        self.point.as_ref()
+    }
+
     /// Opens the pool; creates it if it is a file that does not exist.
     ///
     /// # Errors
@@ -108,7 +130,7 @@ impl Engine {
                 Err(e) => tracing::warn!("the move of keys cannot be resumed now: {e}"),
             }
         }
-        Self { disks: Arc::new(RwLock::new(disks)), store }
+        Self { disks: Arc::new(RwLock::new(disks)), store, point: None }
     }
 
     /// The disks as they are now.
@@ -144,13 +166,16 @@ impl Engine {
 
     /// Why writes are refused; `None` if they are accepted.
     pub fn failure(&self) -> Option<String> {
+        if self.point.is_some() {
+            return None;
+        }
         if self.is_many() {
             // A failed disk makes only its own objects read-only.
             let all = || self.failed_disks().iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>();
             return (!self.store.takes_writes()).then(|| format!("no disk takes writes: {}", all().join("; ")));
         }
         match self.store.status().log.log {
-            LogState::Ok => None,
+            LogState::Ok | LogState::OpenedForReading => None,
             LogState::Failed { what, cause } => Some(format!("a {what} failed: {cause}")),
             LogState::ReadOnly { why } => Some(format!("the pool is read-only: {why}")),
             LogState::Closed => Some("the log is closed".to_owned()),
@@ -181,6 +206,9 @@ impl Engine {
 
     /// A warning for each disk that is full or has less than `reserve_percent` free.
     pub fn short_of_space(&self, reserve_percent: u8) -> Vec<String> {
+        if self.point.is_some() {
+            return Vec::new();
+        }
         let full = self.store.full_disks();
         let word = |(name, spare): (String, u8)| {
             if full.contains(&name) {
@@ -274,6 +302,9 @@ impl Engine {
             scrubs.as_array().into_iter().flatten().flat_map(|scrub| scrub["damage"].as_array().into_iter().flatten());
         status["store"]["log"]["scrub"]["damage"] = all.cloned().collect();
         status["scrubs"] = scrubs;
+        if let Some(point) = &self.point {
+            status["point"] = json!(point);
+        }
     }
 
     /// Commits accepted writes, saves the index and stops the tasks.
@@ -299,7 +330,7 @@ fn percent(value: usize) -> u32 {
     value.min(100) as u32
 }
 
-fn store_options(config: &Config, gate: Option<ArchiveGate>) -> Result<StoreOptions, String> {
+pub(super) fn store_options(config: &Config, gate: Option<ArchiveGate>) -> Result<StoreOptions, String> {
     let mirrored = match config.live.listen {
         Some(_) => Mirrors::of(&config.live_options().map_err(|e| e.to_string())?, &config.cluster.name).mirrored(),
         None => Vec::new(),

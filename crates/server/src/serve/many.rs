@@ -34,7 +34,12 @@ impl PoolDisks {
 
     /// The disks of one log.
     pub fn of_one(disks: open::Disks) -> Self {
-        Self(vec![(disks.name().to_owned(), Ok(disks))], Vec::new())
+        Self::of([disks].into_iter())
+    }
+
+    /// The disks of several logs.
+    pub fn of(disks: impl Iterator<Item = open::Disks>) -> Self {
+        Self(disks.map(|disks| (disks.name().to_owned(), Ok(disks))).collect(), Vec::new())
     }
 
     /// Inserts a disk, in place of one with the same name.
@@ -61,7 +66,7 @@ impl PoolDisks {
     }
 
     /// The disks as arguments of the store.
-    fn given(&self) -> Vec<PoolDisk> {
+    pub(super) fn given(&self) -> Vec<PoolDisk> {
         let one = |(name, disks): &(String, Opened)| PoolDisk {
             name: name.clone(),
             disk: disks.as_ref().map(|disks| disks.top().clone()).map_err(Clone::clone),

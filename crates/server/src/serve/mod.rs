@@ -13,6 +13,7 @@ mod front;
 mod live;
 pub mod many;
 mod membership;
+pub mod point;
 mod pool;
 mod ports;
 mod preflight;
@@ -55,6 +56,7 @@ use engine::Engine;
 pub use error::ServeError;
 use front::FrontDoor;
 use live::LivePort;
+use point::PointRequest;
 use pool::PoolParts;
 use ports::{address, connection_shares, start};
 use preflight::CheckedConfig;
@@ -73,11 +75,11 @@ const FORWARDER_DEADLINE: Duration = Duration::from_secs(5);
 /// Time that busy threads may delay the exit of the process.
 const THREADS_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT: its pool, or a state of an archive if there is a request.
 ///
 /// # Errors
 /// Why the server could not start or stop cleanly, as a message.
-pub fn run(config: Config) -> Result<(), ServeError> {
+pub fn run(config: Config, point: Option<PointRequest>) -> Result<(), ServeError> {
     let threads = match config.server.threads {
         0 => std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get),
         threads => threads,
@@ -90,13 +92,22 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         critical_env()
     };
     let ended = main.block_on(async {
+        let temporary = point.as_ref().map(|_| PointRequest::directory()).transpose()?;
+        let given = config;
+        let config = match &temporary {
+            Some(dir) => PointRequest::configuration(&given, dir.path()),
+            None => given.clone(),
+        };
         // A mistake leaves no file behind.
         let checked = preflight::check(&config, &critical_env())?;
         let data = DataDir::create(&config.data.dir)?;
         DataDir::refuse_restoring(data.path())?;
+        if point.is_some() {
+            PointRequest::copy_keys(&given, &data)?;
+        }
         // A front has no S3 service.
         let credentials = if config.is_front()? { None } else { Some(find_secrets(&config, &data)?) };
-        serve(&config, checked, &data, credentials, compute_env).await
+        serve(&config, point.as_ref(), checked, &data, credentials, compute_env).await
     });
     main.shutdown_timeout(THREADS_DEADLINE);
     compute.shutdown_timeout(THREADS_DEADLINE);
@@ -199,6 +210,7 @@ fn announce(credentials: &KeyPair, origin: &Origin) {
 /// `secrets` the server has no pool.
 async fn serve(
     config: &Config,
+    point: Option<&PointRequest>,
     checked: CheckedConfig,
     data: &DataDir,
     secrets: Option<Secrets>,
@@ -234,7 +246,7 @@ async fn serve(
             Engine::refuse_pool(config, data)?;
             None
         }
-        Some(_) => match open_engine(config, data, archive_plan.as_ref(), &env, &mut signals).await? {
+        Some(_) => match open_engine(config, point, data, archive_plan.as_ref(), &env, &mut signals).await? {
             Some(engine) => Some(engine),
             None => return Ok(()),
         },
@@ -264,10 +276,11 @@ async fn serve(
     let links = &mut links_ended;
     let connect = || *links = cluster_node.map(|node| node.start(&env, &rest_stopped));
     let control = bind_control(data);
+    let at = engine.as_ref().and_then(Engine::point).map(|point| format!(" at={}", point.time())).unwrap_or_default();
     let pool = engine.clone().zip(secrets).map(|(engine, secrets)| PoolParts { engine, secrets, compute, requests });
     let ready = || {
         print_line(format_args!(
-            "steadfast {} ready:{s3} admin=http://{admin_address}{live}{block}{cluster}",
+            "steadfast {} ready:{s3} admin=http://{admin_address}{live}{block}{cluster}{at}",
             env!("CARGO_PKG_VERSION"),
         ));
     };
@@ -317,16 +330,22 @@ async fn close_engine(engine: Option<&Engine>, config: &Config, env: &Env) -> Re
 /// Opens the pool; `None` if a signal arrives first.
 async fn open_engine(
     config: &Config,
+    point: Option<&PointRequest>,
     data: &DataDir,
     archive: Option<&ArchivePlan>,
     env: &Env,
     signals: &mut Signals,
 ) -> Result<Option<Engine>, String> {
-    let gate = archive.map(ArchivePlan::gate);
+    let opening = async {
+        match point {
+            Some(point) => Engine::open_point(point, config, data, env).await,
+            None => Engine::open(config, data, archive.map(ArchivePlan::gate), env).await,
+        }
+    };
     let opened = tokio::select! {
         biased;
         name = signals.next() => Err(name),
-        opened = Engine::open(config, data, gate, env) => Ok(opened),
+        opened = opening => Ok(opened),
     };
     match opened {
         Ok(engine) => engine.map(Some),
@@ -365,7 +384,7 @@ async fn open_devices(
     env: &Env,
 ) -> Result<Devices, String> {
     let opened = async {
-        if let Some(engine) = engine {
+        if let Some(engine) = engine.filter(|engine| engine.point().is_none()) {
             cluster::take_pool(config, cluster_port, engine.store()).await?;
         }
         Devices::open(&config.block, config, env).await
@@ -420,9 +439,10 @@ async fn serve_ports(
     mut ending: Ending<'_>,
     starts: Starts<impl FnOnce(), impl FnOnce()>,
 ) -> Result<(), ServeError> {
+    let takes_writes = pool.as_ref().is_some_and(|pool| pool.engine.point().is_none());
     let edge = match &pool {
-        Some(pool) => s3::open_edge(config, pool.engine.store(), env).await?,
-        None => None,
+        Some(pool) if takes_writes => s3::open_edge(config, pool.engine.store(), env).await?,
+        _ => None,
     };
     let (stop, stopped) = watch::channel(false);
     let live = live.map(|live| live.serve(config, channels.clone(), state, env, stopped.clone())).transpose()?;
@@ -437,7 +457,8 @@ async fn serve_ports(
     let publish_reserve = if node.is_some() { config.live.publish_reserve } else { 0 };
     let publish_reserve = u8::try_from(publish_reserve).unwrap_or(100);
     state.serving(Serving { pool: pool.clone(), live: node, publish_reserve });
-    let forwarded = forwarder.map(|forwarder| forwarder.start(&stopped));
+    // Events of an earlier state were forwarded when they occurred.
+    let forwarded = forwarder.filter(|_| takes_writes).map(|forwarder| forwarder.start(&stopped));
     let membership = pool.as_ref().map(|pool| pool.start(config, env, state, &stopped));
     if let Some(control) = control {
         let snapshots = Snapshots::new(env, &config.data.dir, config.snapshots.export_rate.0);

@@ -115,7 +115,8 @@ impl AppliedState {
     ) -> Self {
         let marks = Marks::new(&index.held().kind, options.memtable_bytes_max);
         Self {
-            clock: BelievedClock::new(env.clone(), checkpoint.clock_ms, options.clock_confirm),
+            clock: BelievedClock::new(env.clone(), checkpoint.clock_ms, options.clock_confirm)
+                .stopped_at(options.stopped_at_ms),
             env,
             registry: RwLock::new(registry),
             layout: RwLock::new(layout),
