@@ -3,7 +3,6 @@
 
 pub mod admin;
 mod audit;
-pub mod backup;
 pub mod block;
 pub mod cli;
 pub mod config;

@@ -269,11 +269,8 @@ pub const TABLE: &[Metric] = &[
         Counter,
         "Damaged bytes of disks, which the archive lacks",
     ),
-    metric("/store/snapshots", "snapshots", Count, "Snapshots"),
     metric("/store/log/extents/lost", "log_lost_extents", Gauge, "Extents that were in use and are lost"),
     metric("/store/log/extents/lost_bytes", "log_lost_bytes", Gauge, "Bytes in lost extents that are still referenced"),
-    metric("/store/log/extents/held", "snapshot_extents", Gauge, "Extents kept by snapshots"),
-    metric("/store/log/extents/held_bytes", "snapshot_kept_bytes", Gauge, "Bytes kept by snapshots only"),
     metric("/store/log/compaction/recycled", "compaction_recycled_extents", Counter, "Extents reclaimed"),
     metric(
         "/store/log/compaction/records_moved",

@@ -18,7 +18,6 @@ mod progress;
 mod restore;
 mod scrub;
 mod serve;
-mod snapshot;
 mod status;
 mod times;
 mod user;
@@ -73,8 +72,6 @@ enum CliCommand {
     Block(block::BlockArgs),
     /// List, add, drain, replace and forget the disks of a pool.
     Disk(disk::DiskArgs),
-    /// Create, list, delete, export and restore snapshots.
-    Snapshot(snapshot::SnapshotArgs),
     /// Restore a pool from its archive.
     Restore(restore::RestorePoolArgs),
     /// Show an archive, list its points in time, and verify it.
@@ -151,7 +148,6 @@ pub fn main() -> ExitCode {
         CliCommand::Format(args) => format::run(args),
         CliCommand::Block(args) => block::run(args),
         CliCommand::Disk(args) => disk::run(args),
-        CliCommand::Snapshot(args) => snapshot::run(args),
         CliCommand::Restore(args) => restore::run(args),
         CliCommand::Archive(args) => archive::run(args),
         CliCommand::Scrub(args) => scrub::run(&args),

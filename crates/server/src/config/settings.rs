@@ -160,14 +160,6 @@ sections! {
         move_rate: Size = Size::mib(100), in 0..=17_592_186_044_416;
     }
 
-    /// Snapshots.
-    snapshots: SnapshotsSection {
-        /// Maximum number of snapshots.
-        max: usize = 256, in 1..=4096;
-        /// Maximum bytes a second that an export reads; "0 B": no limit.
-        export_rate: Size = Size::mib(64), in 0..=1_099_511_627_776;
-    }
-
     /// The archive: the log of the pool follows into a bucket or a directory, in the background. A
     /// write is answered when the pool's own disks have it, and never waits for the archive.
     archive: ArchiveSection {

@@ -25,8 +25,6 @@ use steadfast_flow::BoxFuture;
 use steadfast_users::UserAction;
 use tokio::sync::watch;
 
-use crate::backup::place::PlaceSpec;
-
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 
@@ -46,38 +44,6 @@ pub enum Command {
     Scrub {
         /// The action.
         action: ScrubAction,
-    },
-    /// Creates a snapshot.
-    SnapshotCreate {
-        /// Its name.
-        name: String,
-    },
-    /// Lists the snapshots.
-    SnapshotList {},
-    /// Deletes a snapshot.
-    SnapshotDelete {
-        /// Its name.
-        name: String,
-    },
-    /// Exports a snapshot.
-    SnapshotExport {
-        /// Its name.
-        name: String,
-        /// An older export in the same place.
-        since: Option<String>,
-        /// Destination.
-        to: PlaceSpec,
-        /// Maximum bytes read a second, instead of the configured rate.
-        bytes_s: Option<u64>,
-    },
-    /// Restores an export.
-    SnapshotRestore {
-        /// Its name.
-        name: String,
-        /// Source.
-        from: PlaceSpec,
-        /// Whether to replace existing objects.
-        overwrite: bool,
     },
     /// Adds a disk to the pool and moves its share of the keys to it.
     DiskAdd {
@@ -165,20 +131,11 @@ impl Command {
     /// What happens to the command if the server stops meanwhile, as a message.
     pub fn cut_off(&self) -> &'static str {
         match self {
-            Self::SnapshotExport { .. } => {
-                "the export is unusable: when the server runs again, run the same command again"
-            }
-            Self::SnapshotRestore { .. } => {
-                "restored objects stay: when the server runs again, the same command with --overwrite restores the rest"
-            }
             Self::DiskAdd { .. } | Self::DiskDrain { .. } | Self::DiskReplace { .. } | Self::DiskResume { .. } => {
                 "the server resumes the move when it runs again"
             }
             Self::Status {}
             | Self::Scrub { .. }
-            | Self::SnapshotCreate { .. }
-            | Self::SnapshotList {}
-            | Self::SnapshotDelete { .. }
             | Self::DiskForget { .. }
             | Self::WebhookList {}
             | Self::WebhookDead { .. }

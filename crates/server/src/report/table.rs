@@ -130,7 +130,7 @@ impl Table {
         }
     }
 
-    /// The size of the pool, its extents, and what keeps space: uploads and snapshots.
+    /// The size of the pool, its extents, and the uploads that keep space.
     fn space(&mut self, status: &Value) {
         if let (Some(used), Some(limit)) =
             (number(status, "/disk/len_bytes"), number(status, "/disk/geometry/capacity_bytes"))
@@ -150,16 +150,6 @@ impl Table {
         }
         if let Some(uploads) = number(status, "/store/uploads").filter(|uploads| *uploads > 0) {
             self.line("uploads", format!("{uploads} multipart, neither completed nor aborted: they keep their parts"));
-        }
-        if let Some(snapshots) =
-            status.pointer("/store/snapshots").and_then(Value::as_array).filter(|list| !list.is_empty())
-        {
-            let kept = number(status, "/store/log/extents/held_bytes").unwrap_or_default();
-            let oldest = snapshots[0]["name"].as_str().unwrap_or("?");
-            self.line(
-                "snapshots",
-                format!("{}, the oldest is {oldest}; they keep {}", snapshots.len(), human_size(kept)),
-            );
         }
     }
 

@@ -8,7 +8,6 @@ use steadfast_flow::BoxFuture;
 
 use super::edge;
 use super::membership::Membership;
-use super::snapshots::Snapshots;
 use super::state::{NO_POOL, State};
 use crate::admin::Source;
 use crate::control::{Command, Commands, ProgressReporter};
@@ -17,8 +16,6 @@ use crate::control::{Command, Commands, ProgressReporter};
 pub struct ServerCommands {
     /// State of the server.
     pub state: Arc<State>,
-    /// Snapshot commands.
-    pub snapshots: Snapshots,
     /// Disk commands.
     /// `None`: the node has no pool.
     pub membership: Option<Membership>,
@@ -45,21 +42,6 @@ impl Commands for ServerCommands {
         Box::pin(async move {
             match command {
                 Command::Status {} => Ok(self.state.status()),
-                Command::SnapshotCreate { name } => {
-                    self.snapshots.create(self.state.pool()?.engine.store(), &name).await
-                }
-                Command::SnapshotList {} => Ok(self.snapshots.list(self.state.pool()?.engine.store())),
-                Command::SnapshotDelete { name } => {
-                    self.snapshots.delete(self.state.pool()?.engine.store(), &name).await
-                }
-                Command::SnapshotExport { name, since, to, bytes_s } => {
-                    self.snapshots
-                        .export(self.state.pool()?.engine.store(), (name, since), &to, bytes_s, &reporter)
-                        .await
-                }
-                Command::SnapshotRestore { name, from, overwrite } => {
-                    self.snapshots.restore(self.state.pool()?.engine.store(), &name, &from, overwrite, &reporter).await
-                }
                 Command::Scrub { action } => self.state.pool()?.engine.scrub(action),
                 Command::DiskAdd { path, wait } => {
                     self.membership()?.add(&path, None).await?;

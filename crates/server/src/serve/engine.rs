@@ -370,7 +370,6 @@ pub(super) fn store_options(config: &Config, gate: Option<ArchiveGate>) -> Resul
         index_cache_bytes: config.store.index_cache.0,
         upload_expiry: config.store.upload_expiry,
         clock_confirm: config.store.clock_confirm,
-        snapshots_max: config.snapshots.max,
         move_bytes_s: config.store.move_rate.0,
         serve_doubtful: config.data.serve_doubtful,
         put_back: config.data.restored,

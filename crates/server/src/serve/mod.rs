@@ -19,7 +19,6 @@ mod ports;
 mod preflight;
 mod s3;
 pub mod signals;
-mod snapshots;
 mod state;
 mod watches;
 
@@ -63,7 +62,6 @@ use preflight::CheckedConfig;
 pub use preflight::check_live;
 use s3::S3PortDoor;
 use signals::Signals;
-use snapshots::Snapshots;
 use state::{Serving, State};
 
 /// Maximum number of threads for work that blocks on the file system (the index).
@@ -461,9 +459,8 @@ async fn serve_ports(
     let forwarded = forwarder.filter(|_| takes_writes).map(|forwarder| forwarder.start(&stopped));
     let membership = pool.as_ref().map(|pool| pool.start(config, env, state, &stopped));
     if let Some(control) = control {
-        let snapshots = Snapshots::new(env, &config.data.dir, config.snapshots.export_rate.0);
         let edge = pool.as_ref().and_then(|pool| pool.edge.clone());
-        let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership, edge });
+        let commands = Arc::new(ServerCommands { state: state.clone(), membership, edge });
         env.spawn_critical("control", control.run(env.clone(), commands, stopped.clone()));
     }
     let deadline = config.server.stop_deadline;
