@@ -17,7 +17,7 @@ use crate::rights::{Needed, denied};
 use crate::served::{Conditions, RESPONSE, Served};
 
 impl Handler {
-    /// Adds to the error of a full pool the uploads and snapshots that hold space.
+    /// Adds to the error of a full pool the uploads that hold space.
     fn advised(&self, mut error: S3Error) -> S3Error {
         let uploads = self.store.uploads_open();
         if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE) && uploads > 0 {
@@ -25,17 +25,6 @@ impl Handler {
             error.set_message(format!(
                 "{message} {uploads} multipart uploads are neither completed nor aborted and keep their parts: abort those that \
                  are no longer needed (store.upload_expiry aborts them after a time)."
-            ));
-        }
-        if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE)
-            && let Some((bytes, oldest)) = self.store.snapshots().kept()
-            && bytes > 0
-        {
-            let message = error.message().unwrap_or_default();
-            error.set_message(format!(
-                "{message} Snapshots keep {} MiB of deleted data; the oldest is {oldest:?}: `steadfast snapshot delete {oldest}` \
-                 frees what only it keeps.",
-                bytes >> 20
             ));
         }
         error
@@ -285,11 +274,11 @@ fn reason(operation: &str) -> &'static str {
     match operation {
         "PutBucketCors" => " The setting s3.allowed_origins is for all buckets.",
         "PutBucketVersioning" | "PutObjectLockConfiguration" | "PutObjectRetention" | "PutObjectLegalHold" => {
-            " An object has one version, which can be changed; `steadfast snapshot` keeps older states."
+            " An object has one version, which can be changed; an archive keeps older states (`archive.to`)."
         }
         "PutBucketLifecycleConfiguration" => " Objects do not expire; a client deletes them.",
         "PutBucketEncryption" => " The server does not encrypt; encrypt its disks.",
-        "PutBucketReplication" => " Copy with a client, or export snapshots.",
+        "PutBucketReplication" => " Copy with a client, or let an archive follow the pool (`archive.to`).",
         _ => "",
     }
 }

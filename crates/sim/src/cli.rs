@@ -14,7 +14,7 @@ use crate::{SimOptions, SimReport, Variant, run};
 another. A failing seed is printed and replays exactly. Exit code 3 if a guarantee was broken.\n\n\
 Half of the seeds use a super-disk, whose fast leg also disappears, hangs and returns stale. A third use pools of two to four disks: \
 disks are missing at a start, return, fill up and fail in use. In a third of those, disks are added, drained and replaced while \
-clients work, through power cuts. A sixth of all seeds create, read and delete snapshots. About a fifth use channels, and as many \
+clients work, through power cuts. About a fifth use channels, and as many \
 use events of objects. In some seeds indexes are old, of another history of the pool, torn or unreadable for a while. In others \
 clients never pause.\n\n\
 Examples:\n  steadfast-sim pool --seed 1 --runs 2000\n  steadfast simulate --seed 1 --runs 200 --variant skip-flush"
@@ -134,8 +134,7 @@ fn put_totals(text: &mut String, report: &SimReport) -> std::fmt::Result {
     )
 }
 
-/// Writes the runs on zoned disks, super-disks and pools of several disks, the changes of disks,
-/// and the snapshots.
+/// Writes the runs on zoned disks, super-disks and pools of several disks, and the changes of disks.
 fn put_disks(text: &mut String, report: &SimReport) -> std::fmt::Result {
     let counts = &report.requests;
     writeln!(
@@ -155,15 +154,13 @@ fn put_disks(text: &mut String, report: &SimReport) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "{} with changes of disks: {} begun, {} resumed, {} done, {} refused for lack of space or a fault; {} keys copied. {} snapshots created, {} read",
+        "{} with changes of disks: {} begun, {} resumed, {} done, {} refused for lack of space or a fault; {} keys copied",
         report.moves,
         counts.moves_begun,
         counts.moves_resumed,
         counts.moves_done,
         counts.moves_refused,
-        counts.keys_moved,
-        counts.snapshots_made,
-        counts.snapshots_read
+        counts.keys_moved
     )
 }
 

@@ -49,10 +49,6 @@ pub struct Counts {
     pub moves_refused: u64,
     /// Objects, uploads and parts copied between disks.
     pub keys_moved: u64,
-    /// Snapshots created.
-    pub snapshots_made: u64,
-    /// Snapshots read completely.
-    pub snapshots_read: u64,
     /// Publications acknowledged.
     pub publications: u64,
     /// Publications delivered.
@@ -105,8 +101,6 @@ impl Counts {
         self.moves_done += other.moves_done;
         self.moves_refused += other.moves_refused;
         self.keys_moved += other.keys_moved;
-        self.snapshots_made += other.snapshots_made;
-        self.snapshots_read += other.snapshots_read;
         self.publications += other.publications;
         self.delivered += other.delivered;
         self.recoveries += other.recoveries;

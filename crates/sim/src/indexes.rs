@@ -192,8 +192,8 @@ impl Plan {
     pub(crate) fn add_index_faults(&mut self, rng: &mut Rng) {
         self.index.faults = true;
         let (fast, moving) = (self.disks.iter().any(|disk| disk.fast.is_some()), self.moves.is_some());
-        // The simulator does not retry reads of snapshots or moves to another disk.
-        let unreadable = !moving && self.snapshots == 0;
+        // The simulator does not retry moves to another disk.
+        let unreadable = !moving;
         // More lives, so that there are more states to restore.
         let more: Vec<_> = self.lives.iter().take(2).cloned().collect();
         self.lives.extend(more);

@@ -18,7 +18,6 @@ mod events;
 pub mod executor;
 pub mod fuzz;
 mod indexes;
-mod keeper;
 mod life;
 mod members;
 pub mod model;

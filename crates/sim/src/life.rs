@@ -93,7 +93,6 @@ impl Machine {
         }
         // Before any other task can move records.
         self.check_usage(&store)?;
-        self.shared.freeze_snapshots();
         let client = Client { shared: self.shared.clone(), store: store.clone(), env: self.env(), number: 0 };
         if !survey(&client, self.clean).await? {
             return Ok(LifeEnd::Unopened);
@@ -116,7 +115,7 @@ impl Machine {
         self.begin_faults();
         indexes::fail_reads(&self.index, self.index_faults.at_work);
         let listened = hub.is_some();
-        let mut background = self.begin_background(&store, whole, hub).await?;
+        let background = self.begin_background(&store, whole, hub).await?;
         let mut worked = if self.idle { Ok(()) } else { self.work(&store).await };
         if let (Ok(()), Some(plan), false) = (&worked, self.plan.saturating, self.idle) {
             worked = saturating::work(&client, plan, &mut self.rng).await;
@@ -127,11 +126,11 @@ impl Machine {
         }
         worked?;
         indexes::heal(&self.index, &store, &self.executor).await?;
-        let held = self.end_background(&mut background).await?;
+        self.end_background(&background).await?;
         if let (Some(plan), true, false) = (self.plan.once, self.last, self.idle) {
             client.put_and_delete_once(plan).await?;
         }
-        if self.last && !self.idle && self.plan.drain && !held {
+        if self.last && !self.idle && self.plan.drain {
             client.drain().await?;
         }
         if let Some(operator) = &background.operator {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::model::{Key, Model};
 use crate::platter::Image;
-use crate::run_state::{KeptSnapshot, PublishedHistory, ReceivedEvents, Upload};
+use crate::run_state::{PublishedHistory, ReceivedEvents, Upload};
 use crate::shared::Shared;
 
 /// What the clients know of the pool at a moment.
@@ -15,7 +15,6 @@ pub(crate) struct ClientKnowledge {
     uploads: Vec<Upload>,
     made: BTreeSet<Arc<str>>,
     homes: BTreeMap<Key, usize>,
-    snapshots: Vec<KeptSnapshot>,
     channels: PublishedHistory,
     received: ReceivedEvents,
 }
@@ -27,7 +26,6 @@ impl ClientKnowledge {
             uploads: shared.uploads.read().clone(),
             made: shared.made.read().clone(),
             homes: shared.homes.read().clone(),
-            snapshots: shared.snapshots.read().clone(),
             channels: shared.channels.read().clone(),
             received: shared.received.read().clone(),
         }
@@ -40,7 +38,6 @@ impl ClientKnowledge {
         shared.uploads.lock().clone_from(&self.uploads);
         shared.made.lock().clone_from(&self.made);
         shared.homes.lock().clone_from(&self.homes);
-        shared.snapshots.lock().clone_from(&self.snapshots);
         let mut received = self.received.clone();
         received.lose_epochs();
         *shared.received.lock() = received;

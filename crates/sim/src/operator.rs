@@ -131,8 +131,6 @@ impl Operator {
         let faults = self.shared.faults();
         let text = error.to_string();
         let full = matches!(error, StoreError::Log(LogError::Full)) || text.contains("there is room for");
-        // A drained disk would take its part of a snapshot with it.
-        let full = full || self.plan.snapshots > 0 && text.contains("snapshots stay on the disks");
         if full || faults.write_errors() || faults.damage() || faults.read_eio > 0 {
             self.shared.counts.lock().moves_refused += 1;
             return Ok(ChangeEnd::NotNow);
@@ -172,7 +170,7 @@ impl Operator {
     }
 }
 
-/// A background task of one life: the operator, the snapshot keeper, the event receiver or the
+/// A background task of one life: the operator, the event receiver or the
 /// channels.
 pub(crate) struct BackgroundTask(tokio::sync::watch::Receiver<Option<Outcome>>);
 

@@ -189,7 +189,6 @@ impl History {
             missing: Mutex::default(),
             unseen: Mutex::default(),
             homes: Noted::default(),
-            snapshots: Noted::default(),
             channels: Noted::new(PublishedHistory::new(plan.channels.as_ref())),
             listened: !plan.store.mirrored.is_empty(),
             received: Noted::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast_store::{Event, EventKind, Position};
 
 use crate::model::channels::Channels;
-use crate::model::{Frozen, Key, OpId, Piece, Seen};
+use crate::model::{Key, OpId, Piece, Seen};
 use crate::outcome::Outcome;
 use crate::plan::ChannelPlan;
 use crate::tags::tag_of;
@@ -100,25 +100,6 @@ impl ReceivedEvents {
         }
         Ok(())
     }
-}
-
-/// A snapshot and its allowed content.
-#[derive(Debug, Clone)]
-pub(crate) struct KeptSnapshot {
-    pub(crate) name: String,
-    /// Model time of the creation request.
-    pub(crate) start: u64,
-    /// The allowed content; `None` while the creation is pending.
-    pub(crate) frozen: Option<Frozen>,
-    pub(crate) state: SnapshotState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SnapshotState {
-    /// The creation or deletion has not been acknowledged.
-    Unsure,
-    There,
-    Deleted,
 }
 
 /// The known state of a part.

@@ -59,7 +59,6 @@ impl Variant {
                 cut_amid_moves(plan);
             }
             Self::ChangesLeftBehind => plan.store.sabotage = StoreSabotage::ChangesLeftBehind,
-            Self::HoldsIgnored => plan.store.log.sabotage = Sabotage::HoldsIgnored,
             Self::PublishBeforeFlush => plan.store.sabotage = StoreSabotage::PublishBeforeFlush,
             Self::FanOutOrder => plan.store.sabotage = StoreSabotage::FanOutOrder,
             Self::OffsetReused => plan.store.sabotage = StoreSabotage::OffsetReused,

@@ -14,7 +14,7 @@ use crate::members::{Members, disk_name};
 use crate::model::{Key, Model};
 use crate::outcome::Outcome;
 use crate::platter::FaultCounts;
-use crate::run_state::{KeptSnapshot, PublishedHistory, ReceivedEvents, Unflushed, Upload};
+use crate::run_state::{PublishedHistory, ReceivedEvents, Unflushed, Upload};
 use crate::trace::Trace;
 
 /// A value that counts how often it is locked. As long as the count stays, the value has not
@@ -67,8 +67,6 @@ pub(crate) struct Shared {
     pub(crate) homes: Noted<BTreeMap<Key, usize>>,
     /// The operator's knowledge of the pool's disks.
     pub(crate) members: Mutex<Members>,
-    /// The snapshots that the keeper created.
-    pub(crate) snapshots: Noted<Vec<KeptSnapshot>>,
     /// Publications, and the position of each subscriber.
     pub(crate) channels: Noted<PublishedHistory>,
     /// Whether the simulator receives the events of the first bucket's objects.
@@ -93,7 +91,7 @@ impl Shared {
     /// A count that changes with each change of what the clients know.
     pub(crate) fn changes(&self) -> u64 {
         let all = [self.model.locks(), self.uploads.locks(), self.made.locks(), self.homes.locks()];
-        let more = [self.snapshots.locks(), self.channels.locks(), self.received.locks()];
+        let more = [self.channels.locks(), self.received.locks()];
         all.iter().chain(&more).sum()
     }
 

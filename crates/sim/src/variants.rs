@@ -42,8 +42,6 @@ pub enum Variant {
     EarlySwitch,
     /// Changes to a slot during its copy to another disk are not copied.
     ChangesLeftBehind,
-    /// Extents are recycled though a snapshot holds them.
-    HoldsIgnored,
     /// Publications are acknowledged and delivered before their flush.
     PublishBeforeFlush,
     /// Publications are delivered out of order.
@@ -86,7 +84,7 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 37] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -105,7 +103,6 @@ impl Variant {
         Self::ListWithoutMissing,
         Self::EarlySwitch,
         Self::ChangesLeftBehind,
-        Self::HoldsIgnored,
         Self::PublishBeforeFlush,
         Self::FanOutOrder,
         Self::OffsetReused,
@@ -148,7 +145,6 @@ impl Variant {
             Self::ListWithoutMissing => "list-without-missing",
             Self::EarlySwitch => "early-switch",
             Self::ChangesLeftBehind => "changes-left-behind",
-            Self::HoldsIgnored => "holds-ignored",
             Self::PublishBeforeFlush => "publish-before-flush",
             Self::FanOutOrder => "fan-out-order",
             Self::OffsetReused => "offset-reused",
@@ -194,11 +190,6 @@ impl Variant {
     /// Whether only a pool whose keys move between disks shows the defect.
     pub(crate) fn is_of_moves(self) -> bool {
         matches!(self, Self::EarlySwitch | Self::ChangesLeftBehind)
-    }
-
-    /// Whether only snapshots show the defect.
-    pub(crate) fn is_of_snapshots(self) -> bool {
-        self == Self::HoldsIgnored
     }
 
     /// Whether only channels show the defect.

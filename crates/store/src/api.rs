@@ -274,15 +274,6 @@ pub enum StoreError {
     /// The condition of the write does not hold.
     #[error("the precondition failed")]
     ConditionFailed,
-    /// No such snapshot.
-    #[error("no such snapshot")]
-    NoSuchSnapshot,
-    /// A snapshot of that name exists.
-    #[error("a snapshot of that name exists")]
-    SnapshotExists,
-    /// The snapshot cannot be made or read; the text gives the reason and the remedy.
-    #[error("{0}")]
-    Snapshot(String),
     /// A limit is exceeded.
     #[error("{0}")]
     TooLarge(String),

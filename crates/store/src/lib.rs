@@ -46,8 +46,7 @@ pub use shard::channels::CHANNEL_BYTES_MAX;
 pub use shard::channels::pending::PendingPublication;
 pub use shard::reader::ObjectReader;
 pub use status::{
-    DiskState, DiskStatus, EventsStatus, MoveKind, MoveState, MoveStatus, PoolSpace, SnapshotInfo, StoreStatus,
-    Unmovable,
+    DiskState, DiskStatus, EventsStatus, MoveKind, MoveState, MoveStatus, PoolSpace, StoreStatus, Unmovable,
 };
 pub use store::Store;
 pub use store::buckets::Buckets;
@@ -56,8 +55,6 @@ pub use store::contents::BucketContents;
 pub use store::events::EventFeed;
 pub use store::home::Home;
 pub use store::moves::{Forgotten, StoreDisks};
-pub use store::snapshot::{Snapshot, SnapshotObject};
-pub use store::snapshots::StoreSnapshots;
 pub use store::upload::Upload;
 pub use store::users::StoreUsers;
 pub use store::writer::ObjectWriter;

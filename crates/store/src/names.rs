@@ -8,7 +8,6 @@ use steadfast_log::Location;
 use crate::record::keys::{self, BucketId};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
-use crate::record::snapshot::SnapshotMeta;
 use crate::record::{BucketMeta, Head};
 
 /// The known names of buckets.
@@ -48,11 +47,7 @@ impl Names {
             Ok(Head::PartPut { bucket, number, key, .. } | Head::PartChunk { bucket, number, key, .. }) => {
                 format!("part {number} of {}", path(bucket, key))
             }
-            Ok(Head::SnapshotPut { payload, .. }) => {
-                let name = SnapshotMeta::decode(payload).map(|meta| meta.name);
-                format!("snapshot {}", name.as_deref().unwrap_or("(unknown)"))
-            }
-            Ok(Head::SnapshotDelete { .. }) => "deletion of a snapshot".to_owned(),
+            Ok(Head::Retired { .. }) => "a snapshot of an earlier version".to_owned(),
             Ok(Head::PoolLayout { .. }) => "the layout of the pool".to_owned(),
             Ok(Head::EpochBreak { .. }) => "new epochs of all channels".to_owned(),
             Ok(Head::Publication { channel, offset, .. }) => {

@@ -43,8 +43,6 @@ pub struct StoreOptions {
     pub checkpoint_log_bytes: u64,
     /// Minimum bytes of every part of an upload except the last.
     pub part_min_bytes: u64,
-    /// Maximum number of snapshots.
-    pub snapshots_max: usize,
     /// Age at which an unfinished multipart upload is aborted. `None`: never.
     pub upload_expiry: Option<Duration>,
     /// Time that the wall clock must stay where it stepped to before entities expire by it.
@@ -124,7 +122,6 @@ impl Default for StoreOptions {
             memtable_bytes_max: 32 << 20,
             checkpoint_log_bytes: 256 << 20,
             part_min_bytes: 5 << 20,
-            snapshots_max: 256,
             upload_expiry: None,
             clock_confirm: Duration::from_secs(3600),
             stopped_at_ms: None,

@@ -44,8 +44,6 @@ pub struct StoreStatus {
     pub log: LogStatus,
     /// Object events that wait to be forwarded.
     pub events: EventsStatus,
-    /// The snapshots, oldest first.
-    pub snapshots: Vec<SnapshotInfo>,
     /// Each disk.
     pub disks: Vec<DiskStatus>,
     /// Number of disks that are missing, read-only or report a failure.
@@ -62,7 +60,7 @@ pub struct PoolSpace {
     /// Bytes that data can take: all extents, with those that the disks could still add, without
     /// the reserve.
     pub capacity_bytes: u64,
-    /// Bytes that are referenced, or that snapshots keep.
+    /// Bytes that are referenced.
     pub live_bytes: u64,
     /// Bytes that only readers need which have begun. Compaction frees them when those end.
     pub pinned_bytes: u64,
@@ -282,25 +280,6 @@ fn add_budget(sums: &mut Vec<FlowStatus>, other: FlowStatus) {
     sum.granted += other.granted;
     sum.refused += other.refused;
     sum.waited_us += other.waited_us;
-}
-
-/// A snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotInfo {
-    /// Its name.
-    pub name: String,
-    /// Its identity, as a UUID.
-    pub id: String,
-    /// When it was made, milliseconds since the Unix epoch.
-    pub created_ms: u64,
-    /// Objects in it; concurrent writes may or may not count.
-    pub objects: u64,
-    /// Their bytes.
-    pub object_bytes: u64,
-    /// Number of disks that hold a part of it.
-    pub disks: u64,
-    /// Whether all of its parts exist; otherwise it can only be deleted.
-    pub whole: bool,
 }
 
 /// Reason of a move.

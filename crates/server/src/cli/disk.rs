@@ -101,9 +101,8 @@ struct ReplaceArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Needs a running server, and all other disks of the pool. The command prints how many objects are lost, as far \
-as the index knows, and which snapshots had data on the disks; those can only be deleted. The lost keys are empty and can be \
-written again. Listings, buckets, snapshots and moves work again. A lost disk that returns is ignored; wiped, it can be added \
-as a new disk.\n\n\
+as the index knows. The lost keys are empty and can be written again. Listings, buckets and moves work again. A lost disk that \
+returns is ignored; wiped, it can be added as a new disk.\n\n\
 Example:\n  steadfast disk forget /dev/sdb --yes-lose-its-data --data /var/lib/steadfast"
 )]
 struct ForgetArgs {
@@ -230,11 +229,6 @@ fn forget(args: &ForgetArgs) -> Result<(), Failure> {
             one["slots"],
             one["slots_total"]
         );
-    }
-    let first = &done["forgotten"][0]["snapshots"];
-    let snapshots: Vec<&str> = first.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if !snapshots.is_empty() {
-        print_line!("Snapshots with data on lost disks can only be deleted: {}", snapshots.join(", "));
     }
     if let Some(line) = done["configure"].as_str() {
         print_line!("Put this into [data] of the configuration, in place of its disks:\n  {line}");

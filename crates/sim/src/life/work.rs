@@ -9,7 +9,6 @@ use super::Machine;
 use crate::channels;
 use crate::client::Client;
 use crate::events;
-use crate::keeper::Keeper;
 use crate::members::MOVES_WAIT;
 use crate::operator::{BackgroundTask, Operator};
 use crate::outcome::Outcome;
@@ -18,10 +17,6 @@ use crate::outcome::Outcome;
 pub(super) struct Background {
     /// Changes the disks of the pool.
     pub(super) operator: Option<BackgroundTask>,
-    /// The keeper of snapshots at the end of the run.
-    keeper: Option<Keeper>,
-    /// The keeper at work.
-    kept: Option<BackgroundTask>,
     /// Receives the events of mirrored buckets.
     listener: Option<BackgroundTask>,
     /// The publishers and subscribers.
@@ -37,23 +32,16 @@ impl Machine {
         hub: Option<Arc<channels::Hub>>,
     ) -> Outcome<Background> {
         let operator = if self.idle || !whole { None } else { self.operator(store) };
-        let mut keeper = if self.idle || !whole || self.plan.snapshots == 0 { None } else { Some(self.keeper(store)) };
-        if let Some(keeper) = &mut keeper {
-            keeper.survey().await?;
-        }
-        let kept =
-            keeper.as_mut().map(|_| BackgroundTask::begin(&self.env(), "keeper", self.keeper(store).work_for_life()));
         let listener = self.shared.listened.then(|| {
             let work = events::listen(self.shared.clone(), store.clone(), self.env(), self.rng.fork());
             BackgroundTask::begin(&self.env(), "listener", work)
         });
         let channels = self.start_channels(store, hub);
-        Ok(Background { operator, keeper, kept, listener, channels })
+        Ok(Background { operator, listener, channels })
     }
 
     /// Waits for the tasks that must finish, and checks their outcomes except the operator's.
-    /// Returns whether the keeper still holds snapshots.
-    pub(super) async fn end_background(&self, background: &mut Background) -> Outcome<bool> {
+    pub(super) async fn end_background(&self, background: &Background) -> Outcome {
         if let Some(listener) = &background.listener {
             listener.outcome()?;
         }
@@ -64,16 +52,7 @@ impl Machine {
         if let (Some(operator), true) = (&background.operator, self.last) {
             self.env().timeout(MOVES_WAIT, operator.ended()).await.ok_or("MOVES: they do not finish")?;
         }
-        if let Some(kept) = &background.kept {
-            if self.last {
-                self.env().timeout(MOVES_WAIT, kept.ended()).await.ok_or("SNAPSHOTS: the keeper does not finish")?;
-            }
-            kept.outcome()?;
-        }
-        match &mut background.keeper {
-            Some(keeper) if self.last => Ok(!keeper.end().await?),
-            _ => Ok(false),
-        }
+        Ok(())
     }
 
     /// Starts the operator, if the plan has changes of disks.
@@ -95,11 +74,6 @@ impl Machine {
         let (Some(hub), Some(plan), false) = (hub, self.plan.channels.clone(), self.idle) else { return None };
         let (store, env, rng) = (store.clone(), self.env(), self.rng.fork());
         Some(BackgroundTask::begin(&self.env(), "channels", channels::work(hub, store, env, rng, plan)))
-    }
-
-    fn keeper(&mut self, store: &Store) -> Keeper {
-        let (shared, env, times) = (self.shared.clone(), self.env(), self.plan.snapshots);
-        Keeper { shared, store: store.clone(), env, rng: self.rng.fork(), times }
     }
 
     /// Starts the faults that strike while clients work.

@@ -9,7 +9,6 @@
 //! and writes with lower versions than a survivor.
 
 pub mod channels;
-mod frozen;
 mod pieces;
 mod survival;
 
@@ -18,7 +17,6 @@ use std::sync::Arc;
 
 use steadfast_log::Lsn;
 
-pub use frozen::Frozen;
 pub use pieces::{Piece, Pieces, bytes_of, total};
 
 /// A key with its bucket.

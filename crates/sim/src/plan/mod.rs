@@ -51,8 +51,6 @@ pub(crate) struct Plan {
     pub(crate) disks: Vec<DiskPlan>,
     /// The changes of the pool's disks, if any.
     pub(crate) moves: Option<MovePlan>,
-    /// Number of actions of the snapshot keeper in each life. Zero means no keeper.
-    pub(crate) snapshots: u64,
     /// The archive, if the run has one.
     pub(crate) archive: Option<ArchivePlan>,
     /// The use of channels, if any.
@@ -108,7 +106,6 @@ impl Plan {
             index: IndexPlan { files: rng.one_in(24), faults: false },
             disks: vec![first_disk(rng, fault_class, growable, MIB + extents * extent_bytes)],
             moves: None,
-            snapshots: 0,
             archive: None,
             channels: None,
             saturating: None,
@@ -132,7 +129,7 @@ impl Plan {
         plan
     }
 
-    /// Adds what only some runs have: fast legs, more disks, snapshots, channels, mirrored buckets,
+    /// Adds what only some runs have: fast legs, more disks, channels, mirrored buckets,
     /// zones and faults of the index. `extents` are the size and number of the extents.
     fn add_extras(
         &mut self,
@@ -155,12 +152,8 @@ impl Plan {
                 self.change_disks(several, extent_bytes);
             }
         }
-        let mut kept = several.fork();
         let mut channels_rng = several.fork();
         let damaging = matches!(fault_class, FaultClass::Rot | FaultClass::Misplaced | FaultClass::LyingFlush);
-        if !damaging && variant.map_or_else(|| kept.one_in(6), Variant::is_of_snapshots) {
-            self.snapshots = kept.range(2, 8);
-        }
         if !damaging && variant.map_or_else(|| channels_rng.one_in(4), Variant::is_of_channels) {
             self.channels = Some(ChannelPlan::new(&mut channels_rng));
         }
@@ -191,11 +184,7 @@ impl Plan {
         }
         let alone =
             fault_class == FaultClass::None && !paired && self.disks.len() == 1 && self.disks[0].zones.is_none();
-        let alone = alone
-            && self.archive.is_none()
-            && self.channels.is_none()
-            && self.snapshots == 0
-            && self.store.mirrored.is_empty();
+        let alone = alone && self.archive.is_none() && self.channels.is_none() && self.store.mirrored.is_empty();
         if alone && variant.map_or_else(|| hardships.one_in(2), |variant| variant == Variant::LateFlush) {
             self.never_pause(&mut hardships);
         } else if alone && variant.is_none() && hardships.one_in(2) {

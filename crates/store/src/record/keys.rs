@@ -5,7 +5,7 @@
 //! 00 'c'                                   the checkpoint
 //! 00 'b'                                   the newest break of epochs
 //! 00 'p'                                   the layout of the pool of disks
-//! 00 's' snapshot:16                       a snapshot
+//! 00 's' snapshot:16                       a snapshot of an earlier version
 //! 01 bucket:8                              a bucket
 //! 02 bucket:8 key                          an object
 //! 03 bucket:8 escaped-key 00 01 upload:16  an upload that is going on
@@ -40,7 +40,7 @@ pub(crate) const CLOSED: &[u8] = b"\x00k";
 /// Key of the pool's layout, where there are several disks.
 pub(crate) const LAYOUT: &[u8] = b"\x00p";
 
-/// Prefix of the snapshots.
+/// Prefix of the snapshots of earlier versions. A start removes them.
 pub(crate) const SNAPSHOTS: &[u8] = b"\x00s";
 
 pub(crate) const BUCKETS: u8 = 1;
@@ -52,16 +52,6 @@ pub(crate) const PUBLICATIONS: u8 = 5;
 /// The key of a clean-close record.
 pub(crate) fn closed(opening: u64) -> Vec<u8> {
     [CLOSED, &opening.to_be_bytes()].concat()
-}
-
-/// The key of a snapshot.
-pub(crate) fn snapshot(id: &Id) -> Vec<u8> {
-    [SNAPSHOTS, &id[..]].concat()
-}
-
-/// Parses a snapshot's key.
-pub(crate) fn parse_snapshot(index_key: &[u8]) -> Option<Id> {
-    index_key.strip_prefix(SNAPSHOTS)?.try_into().ok()
 }
 
 pub(crate) fn bucket(id: BucketId) -> Vec<u8> {

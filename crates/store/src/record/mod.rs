@@ -14,7 +14,6 @@ pub(crate) mod keys;
 pub(crate) mod manifest;
 pub(crate) mod object;
 mod settings;
-pub(crate) mod snapshot;
 pub(crate) mod upload;
 pub(crate) mod wire;
 
@@ -38,8 +37,8 @@ const CHUNK: u8 = 8;
 const PART_CHUNK: u8 = 9;
 const POOL_LAYOUT: u8 = 10;
 const EPOCH_BREAK: u8 = 11;
-const SNAPSHOT_PUT: u8 = 20;
-const SNAPSHOT_DELETE: u8 = 21;
+/// The snapshots of earlier versions. Never to be used for another kind.
+const RETIRED: [u8; 2] = [20, 21];
 const PUBLICATION: u8 = 30;
 const CHANNEL_END: u8 = 31;
 
@@ -66,10 +65,9 @@ pub(crate) enum Head<'a> {
     PoolLayout { payload: &'a [u8] },
     /// Every channel of the disk gets another epoch. It belongs to no bucket: zeros in its place.
     EpochBreak { payload: &'a [u8] },
-    /// A snapshot exists. It belongs to no bucket: zeros in its place.
-    SnapshotPut { id: Id, payload: &'a [u8] },
-    /// A snapshot was deleted.
-    SnapshotDelete { id: Id },
+    /// A record of a kind that only earlier versions wrote. It is ignored. It belongs to no bucket:
+    /// zeros in its place.
+    Retired { kind: u8, payload: &'a [u8] },
     /// A publication of a channel, or a marker that all publications were removed. It belongs to no
     /// bucket: zeros in its place.
     Publication { channel: &'a [u8], offset: u64, payload: &'a [u8] },
@@ -108,8 +106,7 @@ impl<'a> Head<'a> {
             },
             POOL_LAYOUT => Self::PoolLayout { payload: dec.0 },
             EPOCH_BREAK => Self::EpochBreak { payload: dec.0 },
-            SNAPSHOT_PUT => Self::SnapshotPut { id: dec.array()?, payload: dec.0 },
-            SNAPSHOT_DELETE => Self::SnapshotDelete { id: dec.array()? },
+            kind if RETIRED.contains(&kind) => Self::Retired { kind, payload: dec.0 },
             PUBLICATION => {
                 Self::Publication { offset: u64::from_be_bytes(dec.array()?), channel: dec.bytes()?, payload: dec.0 }
             }
@@ -132,8 +129,7 @@ impl<'a> Head<'a> {
             Self::PartChunk { bucket, key, .. } => (PART_CHUNK, *bucket, key, &[]),
             Self::PoolLayout { payload } => (POOL_LAYOUT, 0, &[], payload),
             Self::EpochBreak { payload } => (EPOCH_BREAK, 0, &[], payload),
-            Self::SnapshotPut { payload, .. } => (SNAPSHOT_PUT, 0, &[], payload),
-            Self::SnapshotDelete { .. } => (SNAPSHOT_DELETE, 0, &[], &[]),
+            Self::Retired { kind, payload } => (*kind, 0, &[], payload),
             Self::Publication { channel, payload, .. } => (PUBLICATION, 0, channel, payload),
             Self::ChannelEnd { channel } => (CHANNEL_END, 0, channel, &[]),
         };
@@ -141,12 +137,11 @@ impl<'a> Head<'a> {
         out.extend_from_slice(&[FORMAT, kind]);
         out.extend_from_slice(&bucket.to_be_bytes());
         match self {
-            Self::BucketPut { .. } | Self::BucketDelete { .. } | Self::PoolLayout { .. } | Self::EpochBreak { .. } => {
-                out.extend_from_slice(payload);
-                return out;
-            }
-            Self::SnapshotPut { id, .. } | Self::SnapshotDelete { id } => {
-                out.extend_from_slice(id);
+            Self::BucketPut { .. }
+            | Self::BucketDelete { .. }
+            | Self::PoolLayout { .. }
+            | Self::EpochBreak { .. }
+            | Self::Retired { .. } => {
                 out.extend_from_slice(payload);
                 return out;
             }
@@ -247,8 +242,7 @@ mod tests {
                 Head::PartChunk { bucket, writer, upload, number, key },
                 Head::PoolLayout { payload },
                 Head::EpochBreak { payload },
-                Head::SnapshotPut { id: upload, payload },
-                Head::SnapshotDelete { id: upload },
+                Head::Retired { kind: RETIRED[usize::from(number % 2)], payload },
                 Head::Publication { channel: key, offset: bucket, payload },
                 Head::ChannelEnd { channel: key },
             ] {

@@ -1,6 +1,5 @@
 //! The state that the records of the log make.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +16,6 @@ use crate::layout::Layout;
 use crate::record::Value;
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::{Account, ObjectMeta};
-use crate::record::snapshot::SnapshotMeta;
 use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::wire::Malformed;
 use crate::shard::buckets::Registry;
@@ -81,8 +79,6 @@ pub(crate) struct AppliedState {
     pub(crate) registry: RwLock<Registry>,
     /// The layout of the pool; `None` for a pool of one disk that never had another.
     pub(crate) layout: RwLock<Option<Arc<Layout>>>,
-    /// The snapshots that have a part on this disk.
-    pub(crate) snapshots: RwLock<BTreeMap<Id, SnapshotMeta>>,
     pub(crate) losses: Losses,
     pub(crate) pending: Pending,
     pub(crate) owners: Owners,
@@ -120,7 +116,6 @@ impl AppliedState {
             env,
             registry: RwLock::new(registry),
             layout: RwLock::new(layout),
-            snapshots: Default::default(),
             losses: Losses::new(options.serve_doubtful),
             pending: Default::default(),
             owners: Default::default(),
@@ -257,7 +252,8 @@ impl AppliedState {
         self.index.condemn();
     }
 
-    /// Ends the replay: drops the marks and removes parts whose upload has ended.
+    /// Ends the replay: drops the marks, and removes parts whose upload has ended and snapshots of
+    /// earlier versions.
     pub(crate) fn finish_replay(&self, usage: &mut Usage) -> Result<u64, Fault> {
         let (records, newest_ms) = match self.replay.lock().as_ref() {
             Some(replay) => (replay.records, replay.newest_ms),
@@ -278,6 +274,10 @@ impl AppliedState {
                 self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
                 self.spill_replay();
             }
+        }
+        for pair in self.index.range(keys::SNAPSHOTS, keys::past(keys::SNAPSHOTS).as_deref()) {
+            let (key, _) = pair?;
+            self.remove(usage, &key, Class::Retired, None, lsn)?;
         }
         self.clock.known(newest_ms);
         // Only now: until here the index belongs to a replay, and no run may continue from it.

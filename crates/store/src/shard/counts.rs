@@ -15,7 +15,8 @@ pub(crate) enum Class {
     Part,
     Layout,
     EpochBreak,
-    Snapshot,
+    /// What only earlier versions wrote.
+    Retired,
     Publication,
 }
 
@@ -23,12 +24,9 @@ impl Account {
     pub(crate) fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
         match class {
             Class::Object | Class::Part => Self::decode(payload),
-            Class::Bucket
-            | Class::Upload
-            | Class::Layout
-            | Class::EpochBreak
-            | Class::Snapshot
-            | Class::Publication => Ok(Self { size: 0, revision: 0, shares: Vec::new() }),
+            Class::Bucket | Class::Upload | Class::Layout | Class::EpochBreak | Class::Retired | Class::Publication => {
+                Ok(Self { size: 0, revision: 0, shares: Vec::new() })
+            }
         }
     }
 }
@@ -97,7 +95,7 @@ impl Counts {
             Class::Upload => {
                 add(&self.uploads, 1);
             }
-            Class::Bucket | Class::Part | Class::Layout | Class::EpochBreak | Class::Snapshot | Class::Publication => {}
+            Class::Bucket | Class::Part | Class::Layout | Class::EpochBreak | Class::Retired | Class::Publication => {}
         }
     }
 }

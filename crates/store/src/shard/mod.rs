@@ -29,7 +29,6 @@ pub(crate) mod reader;
 pub(crate) mod reads;
 mod rebuild;
 pub(crate) mod scan;
-pub(crate) mod snapshots;
 pub(crate) mod spare;
 pub(crate) mod submit;
 pub(crate) mod uploads;
@@ -145,10 +144,9 @@ impl Shard {
         let kind = index.clone();
         let (index, checkpoint) = open_index(index, env, options, pool).await?;
         let index_rebuilt = checkpoint.lsn == 0;
-        let loaded = load_registry(&*index).and_then(|registry| {
-            Ok((registry, load_layout(&*index)?, snapshots::load(&*index)?, load_epoch_break(&*index)?))
-        });
-        let (registry, layout, snapshots, epoch_break) = loaded.inspect_err(|e| *unfit = Some(e.to_string()))?;
+        let loaded = load_registry(&*index)
+            .and_then(|registry| Ok((registry, load_layout(&*index)?, load_epoch_break(&*index)?)));
+        let (registry, layout, epoch_break) = loaded.inspect_err(|e| *unfit = Some(e.to_string()))?;
         let log_bytes_max = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
         let checkpoints = Arc::new(Checkpoints::new(&checkpoint, log_bytes_max));
         let openings = Arc::new(Openings::new(&checkpoint));
@@ -161,7 +159,6 @@ impl Shard {
             layout,
             options.clone(),
         );
-        *applied.snapshots.write() = snapshots;
         if let Some((lsn, epoch_break)) = epoch_break {
             applied.losses.set_epoch_break(lsn, epoch_break);
         }
@@ -263,7 +260,6 @@ impl Shard {
             cache: self.reads.cache.status(),
             log: self.log.status(),
             events: EventsStatus::default(),
-            snapshots: Vec::new(),
             disks: Vec::new(),
             failed_disks: 0,
             moving: None,

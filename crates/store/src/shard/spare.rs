@@ -40,7 +40,7 @@ fn percent(extents: &ExtentCounts, extent_bytes: u64) -> u64 {
     let ExtentCounts { free, growable, open_commit, open_body, sealed_commit, sealed_body, .. } = extents;
     let all = free + growable + open_commit + open_body + sealed_commit + sealed_body;
     let all_bytes = u128::from(all) * u128::from(extent_bytes);
-    let needed = extents.live_commit_bytes + extents.live_body_bytes + extents.held_bytes;
+    let needed = extents.live_commit_bytes + extents.live_body_bytes;
     match (u128::from(needed) * 100).checked_div(all_bytes) {
         Some(needed) => 100u64.saturating_sub(needed as u64),
         None => 100,
@@ -59,8 +59,7 @@ mod tests {
             sealed_commit: 3,
             open_body: 1,
             live_commit_bytes: 200,
-            live_body_bytes: 40,
-            held_bytes: 10,
+            live_body_bytes: 50,
             ..ExtentCounts::default()
         };
         assert_eq!(percent(&extents, 100), 75);

@@ -1,5 +1,5 @@
 //! The store: all shards as one. [`Home`] has the operations on a key, [`BucketContents`] those on
-//! many, and the other types that [`Store`] gives those on buckets, snapshots, disks and events.
+//! many, and the other types that [`Store`] gives those on buckets, disks and events.
 //!
 //! With one disk no look-up is needed. With several, everything of a key is at its home; every
 //! shard has the buckets, and the first shard is authoritative for them (`buckets.rs`).
@@ -14,8 +14,6 @@ pub(crate) mod home;
 pub(crate) mod moves;
 mod open;
 mod rewrite;
-pub(crate) mod snapshot;
-pub(crate) mod snapshots;
 pub(crate) mod topology;
 pub(crate) mod upload;
 pub(crate) mod users;
@@ -42,7 +40,6 @@ use gates::Gates;
 use home::Home;
 use moves::{Moves, StoreDisks};
 use open::OpenedPool;
-use snapshots::StoreSnapshots;
 use topology::{Entered, EnteredMany, Member, Topology, state_of};
 use users::StoreUsers;
 
@@ -56,8 +53,6 @@ pub(crate) struct Pool {
     read_ahead: Arc<Semaphore>,
     /// Held while buckets are created, changed and deleted.
     bucket_ops: Mutex<()>,
-    /// Held while snapshots are made and deleted.
-    snapshot_ops: Mutex<()>,
     /// Events to be forwarded.
     outbox: Arc<Outbox>,
     env: Env,
@@ -113,7 +108,6 @@ impl Store {
             options,
             read_ahead,
             bucket_ops: Mutex::new(()),
-            snapshot_ops: Mutex::new(()),
             outbox: outbox.clone(),
             env,
         }));
@@ -122,7 +116,6 @@ impl Store {
         store.events().find().await?;
         store.buckets().mark_doubtful();
         let buckets_repaired = store.buckets().repair().await;
-        store.snapshots().repair().await;
         Ok((store, OpenReport { buckets_repaired, ..opened.report }))
     }
 
@@ -130,7 +123,6 @@ impl Store {
     pub fn status(&self) -> StoreStatus {
         let mut status = self.topology().status();
         status.moving = self.0.moves.status();
-        status.snapshots = self.snapshots().all();
         status.events = self.0.outbox.status();
         status
     }
@@ -151,7 +143,7 @@ impl Store {
             PoolSpace {
                 capacity_bytes: sum.capacity_bytes
                     + (used + counts.free + counts.growable).saturating_sub(kept) * bytes,
-                live_bytes: sum.live_bytes + counts.live_commit_bytes + counts.live_body_bytes + counts.held_bytes,
+                live_bytes: sum.live_bytes + counts.live_commit_bytes + counts.live_body_bytes,
                 pinned_bytes: sum.pinned_bytes + counts.pinned_bytes,
             }
         })
@@ -200,11 +192,6 @@ impl Store {
     /// The content of a bucket.
     pub fn contents<'a>(&'a self, bucket: &'a str) -> BucketContents<'a> {
         BucketContents { store: self, bucket, cause: None }
-    }
-
-    /// The snapshots.
-    pub fn snapshots(&self) -> StoreSnapshots<'_> {
-        StoreSnapshots { store: self }
     }
 
     /// The disks of the pool, and the moves of keys between them.

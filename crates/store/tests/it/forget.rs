@@ -32,7 +32,6 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
     // The first disk too, which is authoritative for buckets.
     for lost in [0, 1] {
         let (pool, store) = filled(3, true).await;
-        store.snapshots().create("before").await.expect("made");
         let name = format!("d{lost}");
         let why = refusal(store.disks().forget(std::slice::from_ref(&name)).await);
         assert!(why.contains("is present") && why.contains("drain"), "{why}");
@@ -49,7 +48,7 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
         assert!(refusal(store.disks().forget(&["d9".to_owned()]).await).contains("not a disk of the pool"));
         let forgotten = store.disks().forget(std::slice::from_ref(&name)).await.expect("given up");
         assert_eq!((forgotten.len(), &forgotten[0].name, forgotten[0].objects), (1, &name, objects));
-        assert!(forgotten[0].slots >= 341 && forgotten[0].snapshots == ["before"], "{forgotten:?}");
+        assert!(forgotten[0].slots >= 341, "{forgotten:?}");
 
         let kept = store.contents(BUCKET).objects(&all()).expect("lists again").objects.len() as u64;
         assert_eq!(kept + objects.expect("known"), 60);
@@ -67,10 +66,6 @@ async fn a_lost_disk_is_given_up_and_the_pool_continues() {
         assert_eq!(gone, objects.expect("known"));
         assert_eq!(store.contents(BUCKET).objects(&all()).expect("lists").objects.len(), 60);
         store.buckets().create("new", BucketSettings::default()).await.expect("made again");
-        store.snapshots().create("after").await.expect("made again");
-        assert!(store.snapshots().open("before", None, 0, |_| ()).await.is_err());
-        store.snapshots().delete("before").await.expect("deleted");
-        store.snapshots().delete("after").await.expect("deleted");
         store.close().await.expect("closes");
         drop(store);
 

@@ -26,7 +26,6 @@ mod objects;
 mod pool;
 mod restored;
 mod slow_clients;
-mod snapshots;
 mod space;
 mod stored;
 mod timelines;

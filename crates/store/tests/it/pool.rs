@@ -375,35 +375,6 @@ async fn a_bucket_is_deleted_only_when_no_disk_has_anything_of_it() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_was_cut_off_is_whole_or_gone() {
-    let mut whole = [false; 2];
-    for failing in 0..3 {
-        for kind in [OpKind::Write, OpKind::Flush] {
-            let (pool, store) = filled(false).await;
-            store.close().await.expect("close");
-            drop(store);
-            let (disks, faults) = faulty(&pool);
-            let (store, _) = pool.open_on(disks).await.expect("open");
-            faults[failing].add(Fault::new(kind, Effect::Error(EIO)));
-            store.snapshots().create("s").await.expect_err("a disk has failed");
-            store.close().await.expect_err("a disk has failed");
-            drop(store);
-            let (store, _) = pool.open_with_report().await;
-            let there = store.snapshots().all();
-            whole[usize::from(!there.is_empty())] = true;
-            for info in there {
-                assert!(info.whole, "disk {failing}, {kind:?}: {info:?}");
-                let snapshot = Arc::new(store.snapshots().open("s", None, 0, |_| ()).await.expect("readable"));
-                assert_eq!(snapshot.next_page(BUCKET, None, 1000).await.expect("readable").len(), 60);
-                store.snapshots().delete("s").await.expect("deleted");
-            }
-            store.snapshots().create("s").await.expect("made now");
-        }
-    }
-    assert_eq!(whole, [true, true], "both happen");
-}
-
-#[tokio::test]
 async fn a_pool_whose_making_was_interrupted_is_made_by_the_next_start() {
     for failing in 0..3 {
         let pool = Pool::of(3, false).await;

@@ -39,11 +39,10 @@ pub(super) fn record(
         Head::PartPut { upload, number, .. } => (keys::part(&upload, number), false),
         Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
         Head::EpochBreak { .. } => (keys::EPOCH_BREAK.to_vec(), false),
-        Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
-        Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
         Head::Publication { channel, offset, .. } => (keys::publication(channel, offset), false),
         Head::ChannelEnd { channel } => (keys::channel_end(channel), true),
         Head::Chunk { .. } | Head::PartChunk { .. } => return Some(true),
+        Head::Retired { .. } => return Some(false),
     };
     let value = applied.lookup(&key).ok()?;
     let there = value.as_deref().map(Value::decode).transpose().ok()?;
@@ -71,10 +70,9 @@ pub(super) fn subject(head: &[u8]) -> Subject {
         Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
         Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
         Head::EpochBreak { .. } => (keys::EPOCH_BREAK.to_vec(), false),
-        Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
-        Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
         Head::Publication { channel, .. } => (keys::channel_end(channel), false),
         Head::ChannelEnd { channel } => (keys::channel_end(channel), true),
+        Head::Retired { .. } => (keys::SNAPSHOTS.to_vec(), false),
         Head::Chunk { .. } | Head::PartChunk { .. } => return Subject::Unknown,
     };
     let hash = xxhash_rust::xxh3::xxh3_64(&key);

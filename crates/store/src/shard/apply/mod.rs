@@ -20,9 +20,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use steadfast_flow::{BoxFuture, has_fault};
-use steadfast_log::{
-    Applied, Applier, ChunkMove, ChunkOwners, ExtentUsage, History, Hold, Location, LogError, Lsn, Subject,
-};
+use steadfast_log::{Applied, Applier, ChunkMove, ChunkOwners, ExtentUsage, History, Location, LogError, Lsn, Subject};
 
 use record::RecordApplier;
 
@@ -79,10 +77,6 @@ impl Applier for StoreApplier {
 
     fn subject(&self, head: &[u8]) -> Subject {
         live::subject(head)
-    }
-
-    fn holds(&self) -> Vec<Hold> {
-        self.applied.snapshots.read().iter().map(|(id, meta)| meta.hold(*id)).collect()
     }
 
     fn names_chunks(&self, head: &[u8]) -> bool {

@@ -10,7 +10,6 @@ use crate::layout::Layout;
 use crate::record::epoch_break::EpochBreak;
 use crate::record::keys::{BucketId, Id};
 use crate::record::object::{Account, First};
-use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};
 use crate::shard::applied::AppliedState;
@@ -80,17 +79,7 @@ impl RecordApplier<'_> {
                     applied.losses.set_epoch_break(r.version, epoch_break);
                 }
             }
-            Head::SnapshotPut { id, payload } => {
-                let meta = SnapshotMeta::decode(payload)?;
-                if self.put(keys::snapshot(&id).into(), payload, Class::Snapshot)? {
-                    applied.snapshots.write().insert(id, meta);
-                }
-            }
-            Head::SnapshotDelete { id } => {
-                if self.delete(&keys::snapshot(&id).into(), Class::Snapshot)? {
-                    applied.snapshots.write().remove(&id);
-                }
-            }
+            Head::Retired { .. } => {}
             // In a replay, copies of records from before the channel's end may follow it.
             Head::Publication { channel, .. } if self.channel_ended(channel)? => {}
             Head::Publication { channel, offset, payload } => {
@@ -208,7 +197,7 @@ impl RecordApplier<'_> {
         let ms = match class {
             Class::Object => First::decode(payload)?.modified_ms,
             Class::Publication => PublicationMeta::decode(payload)?.time_ms,
-            Class::Part | Class::Bucket | Class::Upload | Class::Layout | Class::EpochBreak | Class::Snapshot => 0,
+            Class::Part | Class::Bucket | Class::Upload | Class::Layout | Class::EpochBreak | Class::Retired => 0,
         };
         replay.newest_ms = replay.newest_ms.max(ms);
         Ok(())

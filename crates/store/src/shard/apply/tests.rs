@@ -7,17 +7,21 @@ use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
-use steadfast_log::{Applied, Applier, ChunkMove, ChunkOwners, FormatOptions, Location, Log, Priority, Subject};
+use steadfast_log::{
+    Applied, Applier, ChunkMove, ChunkOwners, FormatOptions, Location, Log, Priority, Record, Subject,
+};
 
 use super::StoreApplier;
 use crate::record::epoch_break::EpochBreak;
+use crate::record::object::Account;
 use crate::record::upload::{UploadMeta, UploadOwner};
-use crate::record::{Head, keys};
+use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::applied::Replay;
 use crate::shard::apply::live::{self, manifest};
 use crate::shard::channels::REPLAYED_MAX;
 use crate::shard::channels::record::PublicationMeta;
+use crate::shard::counts::Class;
 use crate::shard::fault::Fault;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, MemCheckpoint, PartChoice, Store, StoreOptions};
 
@@ -218,6 +222,53 @@ async fn chunks_of_many_parts_of_one_object_and_of_others_are_followed_together(
     assert!(get(&store, "other").await == data);
 }
 
+/// Snapshots of an earlier version, in the log and in the index, are ignored and take no space.
+#[tokio::test]
+async fn a_pool_with_records_of_a_retired_kind_opens() {
+    for rebuilt in [false, true] {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
+        Log::format(&disk, &Env::tokio(), &FormatOptions::default()).await.expect("format");
+        let index = MemCheckpoint::default();
+        let open = async |index: &MemCheckpoint| {
+            let index = IndexKind::Memory(index.clone());
+            Store::open(disk.clone(), index, Env::tokio(), StoreOptions::default()).await.expect("open").0
+        };
+        let store = open(&index).await;
+        store.buckets().create("b", BucketSettings::default()).await.expect("bucket");
+        let live = store.status().log.extents.live_commit_bytes;
+        let shard = lead(&store);
+        for kind in [20, 21] {
+            let head = Head::Retired { kind, payload: b"anything" }.encode();
+            shard
+                .commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write)
+                .await
+                .expect("commit");
+        }
+        // As the version that wrote the record left the index.
+        let key = [keys::SNAPSHOTS, &[7; 16]].concat();
+        let location = Location { extent: 0, epoch: 1, offset: 0, head_len: 20, body_len: 0 };
+        let value = Value { version: 2, location, payload: b"" }.encode();
+        shard.log().with_usage(|usage| {
+            Account::of(Class::Retired, b"").expect("empty").credit(usage, &location);
+            shard.applied.index.insert(key.clone().into(), value.into(), shard.applied.progress.borrow().lsn);
+        });
+        let bucket = shard.find("b").expect("there").id;
+        drop(shard);
+        store.close().await.expect("closes");
+        drop(store);
+
+        let index = if rebuilt { MemCheckpoint::default() } else { index };
+        let store = open(&index).await;
+        let applier = lead(&store).applier();
+        assert_eq!(lead(&store).find("b").expect("there").id, bucket);
+        assert!(lead(&store).applied.index.get(&key).expect("readable").is_none());
+        let head = Head::Retired { kind: 20, payload: b"anything" }.encode();
+        assert_eq!(applier.record_is_live(&head, 2, &location, 1), Some(false));
+        assert!(store.status().log.extents.live_commit_bytes <= live);
+        store.close().await.expect("closes");
+    }
+}
+
 /// Otherwise a dead record would be moved, and the delete after it dropped once the index has
 /// healed.
 #[tokio::test]
@@ -273,7 +324,6 @@ fn what_a_delete_hides_is_of_its_subject() {
             ],
         ),
         (Head::BucketDelete { id: bucket }, vec![Head::BucketPut { id: bucket, payload }]),
-        (Head::SnapshotDelete { id: upload }, vec![Head::SnapshotPut { id: upload, payload }]),
         (
             Head::ChannelEnd { channel: key },
             vec![

@@ -19,9 +19,8 @@ use crate::{StoreError, StoreSabotage};
 /// Time that writers wait at closed gates for the commits in the other logs.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
-/// Number of [`crate::StoreOptions::write_wait`] periods to wait for a full disk. The waiting
-/// caller keeps snapshots from being deleted, which may be what frees space. A resume writes the
-/// layout to disks that lack it.
+/// Number of [`crate::StoreOptions::write_wait`] periods to wait for a full disk. A resume
+/// writes the layout to disks that lack it.
 const FULL_WAITS: u32 = 6;
 
 /// Time for which the other disks are delayed when the sabotaged goal lacks keys that it is home

@@ -75,8 +75,6 @@ impl StoreDisks<'_> {
         let shards = topology.all()?;
         has_room(&shards, seat, &name)?;
         let layout = topology.layout().ok_or_else(|| refuse("the pool has no layout".to_owned()))?;
-        let _none = self.store.0.snapshot_ops.lock().await;
-        self.no_snapshots()?;
         let mut next = layout.next();
         next.plan_leave(seat, None, &capacities(&shards));
         let members = topology.members().to_vec();
@@ -93,8 +91,6 @@ impl StoreDisks<'_> {
             return Err(unfinished());
         }
         has_room(&shards, seat, &topology.members()[seat].name)?;
-        let _none = self.store.0.snapshot_ops.lock().await;
-        self.no_snapshots()?;
         let mut next = layout.next();
         next.goals.clone_from(&next.homes);
         next.plan_leave(seat, None, &capacities(&shards));
@@ -175,19 +171,6 @@ impl StoreDisks<'_> {
         Ok(())
     }
 
-    /// Refuses to remove a disk that holds parts of snapshots.
-    fn no_snapshots(self) -> Result<(), StoreError> {
-        let names: Vec<String> = self.store.snapshots().all().into_iter().map(|snapshot| snapshot.name).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        Err(refuse(format!(
-            "snapshots stay on the disks that hold them, and would lose the part on a removed disk: export and \
-             delete them first ({})",
-            names.join(", ")
-        )))
-    }
-
     /// Opens a disk that is to join, if it is empty.
     async fn open_new(self, topology: &Topology, disk: PoolDisk) -> Result<Shard, StoreError> {
         let PoolDisk { name, disk, .. } = disk;
@@ -257,10 +240,6 @@ impl StoreDisks<'_> {
         let buckets: Vec<_> = first.applied.registry.read().by_id.values().cloned().collect();
         for bucket in buckets {
             new.put_bucket(bucket.id, &buckets::meta(&bucket), Priority::Write).await?;
-        }
-        let _none = self.store.0.snapshot_ops.lock().await;
-        if old.is_some() {
-            self.no_snapshots()?;
         }
         let id: Id = new.applied.pool;
         let layout = match topology.layout() {

@@ -41,23 +41,17 @@ pub struct Forgotten {
     pub slots_total: u64,
     /// Objects in its last saved index; `None` when the index is gone too.
     pub objects: Option<u64>,
-    /// Snapshots with a part on it: they can only be deleted.
-    pub snapshots: Vec<String>,
 }
 
 impl Forgotten {
-    fn of(store: &Store, topology: &Topology, layout: &Layout, seat: usize) -> Self {
+    fn of(topology: &Topology, layout: &Layout, seat: usize) -> Self {
         let member = &topology.members()[seat];
-        // Complete snapshots may have been made without it while it was missing.
-        let snapshots =
-            store.snapshots().all().into_iter().filter(|snapshot| !snapshot.whole).map(|snapshot| snapshot.name);
         Self {
             name: member.name.clone(),
             disk: uuid::Uuid::from_bytes(member.id).to_string(),
             slots: layout.slots_of(seat) as u64,
             slots_total: SLOTS as u64,
             objects: member.shard.as_ref().err().and_then(|missing| missing.objects),
-            snapshots: snapshots.collect(),
         }
     }
 }
@@ -95,8 +89,7 @@ pub(super) async fn forget(store: &Store, disks: &[String]) -> Result<Vec<Forgot
     }
     let shards: Vec<&Shard> = stay.iter().filter_map(|&seat| members[seat].shard.as_ref().ok()).collect();
     let buckets = store.0.bucket_ops.lock().await;
-    let snapshots = store.0.snapshot_ops.lock().await;
-    let forgotten = gone.iter().map(|&seat| Forgotten::of(store, &topology, &layout, seat)).collect();
+    let forgotten = gone.iter().map(|&seat| Forgotten::of(&topology, &layout, seat)).collect();
     // No remaining disk is home to these slots: all keys found in them are leftovers.
     for (&seat, shard) in stay.iter().zip(&shards).filter(|(seat, _)| layout.seats[**seat].unclean) {
         let owned = Owned { layout: layout.clone(), seat };
@@ -134,13 +127,12 @@ pub(super) async fn forget(store: &Store, disks: &[String]) -> Result<Vec<Forgot
     for shard in &shards {
         shard.applied.registry.write().doubtful.clear();
     }
-    drop((buckets, snapshots));
+    drop(buckets);
     store.buckets().repair().await;
-    store.snapshots().repair().await;
     for one in &forgotten {
         let one: &Forgotten = one;
         tracing::warn!(
-            disk = one.name, slots = one.slots, objects = ?one.objects, snapshots = ?one.snapshots,
+            disk = one.name, slots = one.slots, objects = ?one.objects,
             "a lost disk was given up: the slots that it was home to are empty now"
         );
     }
