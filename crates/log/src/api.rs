@@ -194,24 +194,3 @@ pub enum LogError {
     #[error("{0}")]
     Open(String),
 }
-
-/// A hold: the records and extents that a snapshot keeps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
-    /// Identity of the snapshot.
-    pub id: [u8; 16],
-    /// Last LSN that can be read.
-    pub lsn: Lsn,
-    /// Highest epoch of the extents in use that are kept.
-    pub epoch: u64,
-    /// Bitmap of excluded extents: extent `n` has bit `n % 8` of byte `n / 8`.
-    pub except: Vec<u8>,
-}
-
-impl Hold {
-    /// Whether an extent that is in use with this epoch is kept.
-    pub fn keeps(&self, extent: u32, epoch: u64) -> bool {
-        let excepted = self.except.get(extent as usize / 8).is_some_and(|byte| byte >> (extent % 8) & 1 == 1);
-        epoch <= self.epoch && !excepted
-    }
-}

@@ -4,7 +4,7 @@ use steadfast_flow::BoxFuture;
 
 use crate::history::History;
 use crate::usage::Usage;
-use crate::{Applied, ExtentUsage, Hold, Location, Lsn, Subject};
+use crate::{Applied, ExtentUsage, Location, Lsn, Subject};
 
 /// Receiver of committed records in the layer above. The log makes one call at a time, in LSN
 /// order, at run time and in recovery alike. So the derived state is the same both times.
@@ -61,11 +61,5 @@ pub trait Applier: Send + Sync + 'static {
     fn names_chunks(&self, head: &[u8]) -> bool {
         let _ = head;
         true
-    }
-
-    /// Holds of the snapshots, asked at the end of a replay. The log recycles nothing that they
-    /// keep until it is released.
-    fn holds(&self) -> Vec<Hold> {
-        Vec::new()
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{Applied, Batch, Committed, Durability, LogError, Lsn, Reservation};
@@ -160,20 +160,6 @@ impl Queue {
 
     pub(crate) fn last_lsn(&self) -> Lsn {
         self.state.lock().next_lsn - 1
-    }
-
-    /// Blocks the queue while the result is held. The caller must only read from it.
-    pub(crate) fn freeze(&self) -> FrozenQueue<'_> {
-        FrozenQueue(self.state.lock())
-    }
-}
-
-/// A queue that accepts nothing while this exists.
-pub(crate) struct FrozenQueue<'a>(MutexGuard<'a, QueueState>);
-
-impl FrozenQueue<'_> {
-    pub(crate) fn last_lsn(&self) -> Lsn {
-        self.0.next_lsn - 1
     }
 }
 

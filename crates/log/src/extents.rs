@@ -259,7 +259,7 @@ impl Extents {
         self.0.freed.notified()
     }
 
-    /// Unneeded bytes in sealed extents that no snapshot keeps: what compaction can free.
+    /// Unneeded bytes in sealed extents that compaction can free.
     pub(crate) fn dead_bytes(&self) -> u64 {
         self.0.table.lock().dead_bytes()
     }
@@ -408,7 +408,7 @@ impl Extents {
     }
 
     /// Takes a sealed extent out of use. The caller has checked that nothing in it is needed. This
-    /// checks only pins, holds and the epoch. Returns whether the extent is free now. The mark is
+    /// checks only pins and the epoch. Returns whether the extent is free now. The mark is
     /// durable when this returns. Only then may records elsewhere go that mattered because of this
     /// extent, such as deletes of its contents.
     ///
@@ -420,12 +420,12 @@ impl Extents {
         }
         let (header, suspect) = {
             let mut table = self.0.table.lock();
-            let (recycled_lsn, holding) = (table.recycled_lsn, table.holding > 0);
+            let (recycled_lsn, stopped) = (table.recycled_lsn, table.recycling_stopped > 0);
             let Some(slot) = table.get(extent) else { return Ok(false) };
             if slot.epoch != epoch || slot.state != ExtentState::Sealed {
                 return Ok(false);
             }
-            if (slot.pins > 0 || slot.held || holding) && !pinned_too {
+            if (slot.pins > 0 || stopped) && !pinned_too {
                 return Ok(false);
             }
             let recycled_lsn =

@@ -31,13 +31,13 @@ mod guard;
 mod heal;
 mod heal_queue;
 mod history;
-mod hold;
 mod io;
 mod latch;
 mod log;
 mod moved;
 mod opener;
 mod options;
+mod past_records;
 mod peek;
 mod pins;
 mod placement;
@@ -64,7 +64,7 @@ mod use_reader;
 mod verify;
 
 pub use api::{
-    Applied, Batch, ChunkMove, Committed, Durability, ExtentUsage, Hold, Location, LogError, Priority, Record, Subject,
+    Applied, Batch, ChunkMove, Committed, Durability, ExtentUsage, Location, LogError, Priority, Record, Subject,
 };
 pub use applier::Applier;
 pub use bodies::ChunkBuf;
@@ -74,10 +74,10 @@ pub use compact::ChunkOwners;
 pub use durable::{ExtentCut, LogCut, UseCut};
 pub use format::Lsn;
 pub use history::History;
-pub use hold::{HeldRecords, HoldGuard, PendingHold};
 pub use latch::LogState;
 pub use log::{Limits, Log};
 pub use options::{CompactionOptions, DayWindow, FormatOptions, LogOptions, Sabotage, ScrubOptions};
+pub use past_records::{PastRecords, RecyclingStopped};
 pub use peek::peek;
 pub use pins::ExtentPin;
 pub use pool::{PoolInfo, pool_on};

@@ -97,8 +97,6 @@ pub enum Sabotage {
     ZoneFinish,
     /// Facts that a reset erases are not first made durable elsewhere.
     ZoneLedger,
-    /// Extents that a snapshot holds are recycled.
-    HoldsIgnored,
     /// The flush of asynchronous commits waits until no other write is queued.
     LateFlush,
 }

@@ -80,10 +80,6 @@ pub struct ExtentCounts {
     pub live_commit_bytes: u64,
     /// Live bytes in body extents.
     pub live_body_bytes: u64,
-    /// Extents that snapshots keep.
-    pub held: u64,
-    /// Bytes in held extents that nothing else needs: deleting all snapshots would free them.
-    pub held_bytes: u64,
     /// Bytes in sealed extents that nothing needs but readers that have begun.
     pub pinned_bytes: u64,
     /// Extents that were in use and whose data is gone.
@@ -205,7 +201,7 @@ pub struct CompactionStatus {
     pub write_amplification_percent: u64,
     /// Emptied extents that wait for the index's checkpoint.
     pub waiting_for_checkpoint: u64,
-    /// Emptied extents that a reader has pinned or a snapshot holds.
+    /// Emptied extents that a reader has pinned.
     pub pinned: u64,
     /// Extents that cannot be emptied, for instance because of damage.
     pub stuck: Vec<StuckExtent>,

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Hold;
 use crate::Lsn;
 use crate::format::{ExtentKind, Lineage};
 use crate::status::ExtentCounts;
@@ -40,13 +39,9 @@ pub(crate) struct ExtentInfo {
     /// Offset and length of a valid footer.
     pub(crate) footer: Option<(u32, u32)>,
     pub(crate) pins: u32,
-    /// Whether a snapshot holds the extent.
-    pub(crate) held: bool,
     /// Set for a commit extent that is not in use yet. The committer rolls to it when the open one
     /// is full.
     pub(crate) prepared: bool,
-    /// Set when compaction has emptied the extent, which then remains only for pins and holds.
-    pub(crate) emptied: bool,
     /// Offset and length of a failed write. The place must be proved good before it is used again.
     pub(crate) suspect: Option<(u64, u64)>,
 }
@@ -64,9 +59,7 @@ impl ExtentInfo {
             data_end: 0,
             footer: None,
             pins: 0,
-            held: false,
             prepared: false,
-            emptied: false,
             suspect: None,
         }
     }
@@ -93,7 +86,7 @@ impl ExtentInfo {
 
     /// The dead bytes that compaction cannot free because of readers.
     fn pinned(&self) -> u64 {
-        if self.pins > 0 && self.state == ExtentState::Sealed && !self.held { self.dead() } else { 0 }
+        if self.pins > 0 && self.state == ExtentState::Sealed { self.dead() } else { 0 }
     }
 
     /// Whether the extent is a commit extent, or lost with an unknown purpose.
@@ -130,7 +123,7 @@ struct Tally {
     /// Free and never used.
     fresh: BTreeSet<u32>,
     prepared: u64,
-    /// Unneeded bytes in sealed extents that no snapshot keeps.
+    /// Unneeded bytes in sealed extents.
     dead_bytes: u64,
     /// Open commit extents: one or two.
     open_commits: BTreeSet<u32>,
@@ -175,10 +168,8 @@ impl Tally {
             count(to, gone, come);
         };
         add(&mut self.prepared, |slot| slot.prepared.into());
-        add(&mut self.dead_bytes, |slot| if slot.state == Sealed && !slot.held { slot.dead() } else { 0 });
+        add(&mut self.dead_bytes, |slot| if slot.state == Sealed { slot.dead() } else { 0 });
         let counts = &mut self.counts;
-        add(&mut counts.held, |slot| slot.held.into());
-        add(&mut counts.held_bytes, |slot| if slot.held { slot.dead() } else { 0 });
         add(&mut counts.pinned_bytes, ExtentInfo::pinned);
         add(&mut counts.live_commit_bytes, |slot| if slot.kind == ExtentKind::Commit { slot.live() } else { 0 });
         add(&mut counts.live_body_bytes, |slot| if slot.kind == ExtentKind::Body { slot.live() } else { 0 });
@@ -204,12 +195,10 @@ pub(crate) struct Table {
     pub(crate) recycled_lsn: Lsn,
     /// The lineage that new headers record.
     pub(crate) lineage: Lineage,
-    /// The holds of snapshots.
-    pub(crate) holds: Vec<Hold>,
     /// Number of pins, by extent and epoch, that give way when free extents run low.
     pub(crate) yielding_pins: BTreeMap<(u32, u64), u32>,
-    /// Number of holds in preparation. While it is above zero, nothing is recycled.
-    pub(crate) holding: u32,
+    /// How many ask that no extent is recycled.
+    pub(crate) recycling_stopped: u32,
 }
 
 impl Table {
@@ -284,17 +273,15 @@ mod tests {
         let state = prop_oneof![Just(Free), Just(Busy), Just(Open), Just(Sealed)];
         let kind = prop_oneof![Just(ExtentKind::Free), Just(ExtentKind::Commit), Just(ExtentKind::Body)];
         let bytes = (-5i64..100, 0u64..100);
-        (state, kind, 0u64..4, 0u64..9, bytes, any::<[bool; 4]>()).prop_map(
-            |(state, kind, epoch, min_version, (live_bytes, data_end), [held, prepared, emptied, pinned])| ExtentInfo {
+        (state, kind, 0u64..4, 0u64..9, bytes, any::<[bool; 2]>()).prop_map(
+            |(state, kind, epoch, min_version, (live_bytes, data_end), [prepared, pinned])| ExtentInfo {
                 state,
                 kind,
                 epoch,
                 min_version,
                 live_bytes,
                 data_end,
-                held,
                 prepared,
-                emptied,
                 pins: u32::from(pinned) * 2,
                 ..ExtentInfo::new(0)
             },
@@ -306,15 +293,12 @@ mod tests {
         let count = |is: fn(&&ExtentInfo) -> bool| table.slots.iter().filter(is).count() as u64;
         let spare =
             Spare { free: count(|slot| slot.state == ExtentState::Free), prepared: count(|slot| slot.prepared) };
-        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed && !slot.held);
+        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed);
         let dead = sealed.map(|slot| slot.data_end.saturating_sub(slot.live_bytes.max(0) as u64)).sum();
         let mut counts = ExtentCounts::default();
         for slot in &table.slots {
             let live = slot.live_bytes.max(0) as u64;
-            if slot.held {
-                counts.held += 1;
-                counts.held_bytes += slot.data_end.saturating_sub(live);
-            } else if slot.pins > 0 && slot.state == ExtentState::Sealed {
+            if slot.pins > 0 && slot.state == ExtentState::Sealed {
                 counts.pinned_bytes += slot.data_end.saturating_sub(live);
             }
             match slot.kind {

@@ -263,8 +263,6 @@ fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
     sum.sealed_body += other.sealed_body;
     sum.live_commit_bytes += other.live_commit_bytes;
     sum.live_body_bytes += other.live_body_bytes;
-    sum.held += other.held;
-    sum.held_bytes += other.held_bytes;
     sum.pinned_bytes += other.pinned_bytes;
     sum.lost += other.lost;
     sum.lost_bytes += other.lost_bytes;

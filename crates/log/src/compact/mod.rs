@@ -90,8 +90,6 @@ struct Examined {
     live_bytes: i64,
     /// Kept deletes, and the extents for which they are kept.
     kept: Vec<KeptFor>,
-    /// Whether a snapshot held it, which raises the required dead part.
-    held: bool,
     kind: ExtentKind,
     /// Need for space at that time; a higher need lowers the required dead part.
     pressure: Pressure,
@@ -203,7 +201,6 @@ impl Compactor {
         match outcome {
             Ok(()) => {
                 self.emptied.insert(info.extent, info.epoch);
-                shared.extents.emptied(info.extent, info.epoch);
                 self.recycle_emptied().await;
                 done = true;
             }
@@ -219,7 +216,6 @@ impl Compactor {
                     epoch: info.epoch,
                     live_bytes: info.live_bytes,
                     kept,
-                    held: info.held,
                     kind: info.kind,
                     pressure,
                     at: shared.env.now(),

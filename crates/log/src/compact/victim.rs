@@ -7,8 +7,6 @@ use crate::Sabotage;
 use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::{ExtentId, ExtentKind};
 
-/// The least dead part of a held extent for which copying the rest is worth it, in percent.
-const HELD_DEAD_PERCENT_MIN: u64 = 75;
 /// The least dead part of an extent in a full pool, in percent. A lower value would copy the
 /// padding of record batches repeatedly.
 const FULL_DEAD_PERCENT_MIN: u64 = 5;
@@ -111,9 +109,7 @@ impl Compactor {
         }
     }
 
-    /// Whether emptying an extent is worth it if `live` of `used` bytes must be copied. A held
-    /// extent frees no space now. It is emptied once, when it is mostly dead, so that later
-    /// snapshots need not hold it.
+    /// Whether emptying an extent is worth it if `live` of `used` bytes must be copied.
     pub(super) fn worth(&self, info: &ExtentInfo, live: u64, used: u64, pressure: Pressure) -> bool {
         let dead_percent_min = self.dead_percent_min(info.kind, pressure);
         // Otherwise a full pool would copy its own padding for ever.
@@ -122,11 +118,6 @@ impl Compactor {
             _ => live,
         };
         let dead = used.saturating_sub(copied);
-        let dead_percent_min = match info.held {
-            true if pressure > Pressure::Normal => return false,
-            true => HELD_DEAD_PERCENT_MIN.max(dead_percent_min),
-            false => dead_percent_min,
-        };
         live == 0 || dead * 100 >= used * dead_percent_min && dead > 0
     }
 
@@ -170,7 +161,6 @@ impl Compactor {
             if let Some(look) = self.not_worth.get(&info.extent)
                 && known(look.epoch)
                 && pressure <= look.pressure
-                && (info.held || !look.held)
                 && info.live_bytes + slack as i64 >= look.live_bytes
                 && self.freed(&look.kept) <= slack
             {

@@ -109,8 +109,6 @@ pub(crate) async fn open(
     };
     let mut replay = Replay::new(&*applier, report.checkpoint, recycled_lsn);
     let recovered = recovery.run(&found, &mut replay, &mut report).await?;
-    // Before compaction can run.
-    recovery.extents.keep(applier.holds());
     if recovery.options.followed && recovered.read_only.is_none() && recovery.pool.zones.is_none() {
         recovery.follow(&found, recovered.durable_lsn);
     }

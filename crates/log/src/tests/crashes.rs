@@ -1,14 +1,12 @@
 //! Tails torn at every block, and damage that is not a torn tail.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use steadfast_disk::{BLOCK, Disk, MemDisk};
-use steadfast_flow::Env;
 
 use super::harness::{format, open, record};
+use crate::Durability;
 use crate::format::EXTENTS_START;
-use crate::{Durability, Log};
 
 /// A disk with the same bytes, except that the range `cut` is zeros.
 pub(super) async fn copy_without(disk: &MemDisk, cut: std::ops::Range<u64>) -> MemDisk {
@@ -162,12 +160,6 @@ async fn unacknowledged_frames_after_a_hole_are_cut_for_good() {
     assert_eq!(second.lsns(), vec![1, 2]);
     assert_eq!(second.report.cut.len(), 1, "{:?}", second.report);
     assert!(!second.report.read_only && second.report.damage.is_empty());
-    // The hold does not wait for cut records, which are never applied.
-    let holding = second.log.begin_hold();
-    let lsn = Log::cut(&[&second.log])[0];
-    let hold = Env::tokio().timeout(Duration::from_secs(20), second.log.hold(&holding, [1; 16], lsn)).await;
-    hold.expect("at once").expect("held");
-    drop(holding);
     assert_eq!(second.put(10, 100).await, 5, "an LSN that was cut is not used again");
     second.put(11, 100).await;
     for _ in 0..2 {

@@ -246,7 +246,7 @@ async fn a_copy_of_each_cut_opens_with_the_content_of_its_moment() {
         let disk = Volatile::new(bytes).await;
         let (mut saved, mut copy, mut op) = (ModelState::default(), Follower::default(), 1);
         for life in 0..3 {
-            let kv = Kv::open_with_hook(Arc::new(disk.clone()), saved, followed(), Vec::new(), None).await;
+            let kv = Kv::open_with_hook(Arc::new(disk.clone()), saved, followed(), None).await;
             let before = copy.copied_bytes;
             assert!(copy.follow(&kv.log, Some(&disk.kept)).await);
             // Of a known use nothing is copied again; recovery seals what was open.
@@ -283,7 +283,7 @@ fn chunk_bytes(copy: &Follower) -> u64 {
 #[tokio::test]
 async fn chunks_count_when_a_flush_has_covered_them() {
     let disk = Volatile::new(41 * EXTENT).await;
-    let kv = Kv::open_with_hook(Arc::new(disk.clone()), ModelState::default(), followed(), Vec::new(), None).await;
+    let kv = Kv::open_with_hook(Arc::new(disk.clone()), ModelState::default(), followed(), None).await;
     let mut copy = Follower::default();
     kv.begin_chunks(1, 10, &[70_000, 9_000]).await;
     assert!(copy.follow(&kv.log, Some(&disk.kept)).await);
@@ -301,7 +301,7 @@ async fn chunks_count_when_a_flush_has_covered_them() {
 #[tokio::test]
 async fn a_flush_covers_only_what_was_written_before_it_began() {
     let disk = Volatile::new(41 * EXTENT).await;
-    let kv = Kv::open_with_hook(Arc::new(disk.clone()), ModelState::default(), followed(), Vec::new(), None).await;
+    let kv = Kv::open_with_hook(Arc::new(disk.clone()), ModelState::default(), followed(), None).await;
     let mut copy = Follower::default();
     // The extent of the chunks is in use.
     kv.put_chunks(1, 10, &[9_000]).await.expect("room");
@@ -380,7 +380,7 @@ async fn on_two_copies() -> (Twin, Kv) {
     format(&twin, EXTENT).await;
     let open = async |saved| {
         let options = LogOptions { followed: true, ..super::harness::options() };
-        Kv::open_with_hook(Arc::new(twin.clone()), saved, options, Vec::new(), None).await
+        Kv::open_with_hook(Arc::new(twin.clone()), saved, options, None).await
     };
     let kv = open(ModelState::default()).await;
     for n in 0..30 {

@@ -7,7 +7,7 @@ use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, MemDisk, OpKind, Slow,
 use steadfast_flow::Env;
 
 use super::harness::{Opened, format, open, open_at, open_with, options, record};
-use crate::{Durability, Log, LogError, LogState, Priority};
+use crate::{Durability, LogError, LogState, Priority};
 
 async fn faulty(extent_bytes: u64) -> (MemDisk, Faults, Opened) {
     let disk = MemDisk::fixed(8 << 20);
@@ -125,17 +125,15 @@ async fn bounds_are_kept() {
 }
 
 #[tokio::test]
-async fn what_is_held_and_cannot_be_read_is_not_called_damaged() {
+async fn what_is_read_again_and_cannot_be_is_not_called_damaged() {
     let (_disk, faults, opened) = faulty(1 << 20).await;
     for n in 0..5 {
         opened.put(n, 100).await;
     }
     let log = &opened.log;
-    let holding = log.begin_hold();
-    let lsn = Log::cut(&[log])[0];
-    let hold = log.hold(&holding, [1; 16], lsn).await.expect("held");
+    let stopped = log.stop_recycling();
     faults.add(Fault::new(OpKind::Read, Effect::Error(5)));
-    let mut records = log.held_records(&hold, 0);
+    let mut records = log.records_up_to(&stopped, 5);
     while !records.next().await.expect("continues").is_empty() {}
     assert!(matches!(records.faults(), [LogError::Read { .. }]), "{:?}", records.faults());
 }

@@ -101,7 +101,7 @@ async fn copies_of_chunks_are_flushed_before_a_record_names_them() {
     let hook: Hook = Arc::new(move || {
         let _ = found.try_send((flushed.load(Ordering::SeqCst), written.load(Ordering::SeqCst)));
     });
-    let kv = Kv::open_with_hook(Arc::new(counting), saved, options(), Vec::new(), Some(hook)).await;
+    let kv = Kv::open_with_hook(Arc::new(counting), saved, options(), Some(hook)).await;
     let (flushed, written) = next.recv().await.expect("chunks are moved");
     assert_eq!(flushed, written, "of so many writes a flush covers so many");
     kv.check_all().await;

@@ -11,8 +11,8 @@ use steadfast_flow::{BoxFuture, Env};
 
 use super::harness::body;
 use crate::{
-    Applied, Applier, ChunkMove, ChunkOwners, CompactionOptions, Durability, ExtentUsage, Hold, Location, Log,
-    LogError, LogOptions, Lsn, Priority, Record, RecoveryReport, Subject, Usage,
+    Applied, Applier, ChunkMove, ChunkOwners, CompactionOptions, Durability, ExtentUsage, Location, Log, LogError,
+    LogOptions, Lsn, Priority, Record, RecoveryReport, Subject, Usage,
 };
 
 const PUT: u8 = 1;
@@ -58,7 +58,6 @@ struct ModelInner {
     saved: ModelState,
     /// During a replay: deleted keys, and the LSN from which it began.
     replay: Option<(BTreeMap<u64, Lsn>, Lsn)>,
-    holds: Vec<Hold>,
     deletes_dropped: BTreeSet<u64>,
     /// Keys and seeds of unfinished puts: their chunks are live although no record names them yet.
     writing: BTreeSet<(u64, u64)>,
@@ -149,10 +148,6 @@ impl Applier for Model {
         self.0.lock().saved.usage.clone()
     }
 
-    fn holds(&self) -> Vec<Hold> {
-        self.0.lock().holds.clone()
-    }
-
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
         let mut inner = self.0.lock();
         let (kind, key, _, _) = decode(head);
@@ -233,7 +228,6 @@ impl Model {
             state: ModelState::default(),
             saved: ModelState::default(),
             replay: Some((BTreeMap::new(), 0)),
-            holds: Vec::new(),
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
             liveness_queries: 0,
@@ -276,12 +270,7 @@ pub(super) fn options() -> LogOptions {
 impl Kv {
     /// Opens from a saved state; the default is empty.
     pub(super) async fn open(disk: &MemDisk, saved: ModelState, options: LogOptions) -> Self {
-        Self::open_holding(disk, saved, options, Vec::new()).await
-    }
-
-    /// As [`Kv::open`], with these holds.
-    pub(super) async fn open_holding(disk: &MemDisk, saved: ModelState, options: LogOptions, holds: Vec<Hold>) -> Self {
-        Self::open_with_hook(Arc::new(disk.clone()), saved, options, holds, None).await
+        Self::open_with_hook(Arc::new(disk.clone()), saved, options, None).await
     }
 
     /// As [`Kv::open`] on any disk, with a hook that runs before moved chunks are named in a
@@ -290,7 +279,6 @@ impl Kv {
         disk: Arc<dyn Disk>,
         saved: ModelState,
         options: LogOptions,
-        holds: Vec<Hold>,
         before_repoint: Option<Hook>,
     ) -> Self {
         let base = saved.lsn;
@@ -298,7 +286,6 @@ impl Kv {
             state: saved.clone(),
             saved,
             replay: Some((BTreeMap::new(), base)),
-            holds,
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
             liveness_queries: 0,

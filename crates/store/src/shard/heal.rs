@@ -93,12 +93,12 @@ async fn rebuild(applied: &Arc<AppliedState>, checkpoints: &Checkpoints, log: &L
     let _exclusive = checkpoints.exclude_writes().await;
     let kind = applied.index.rebuild_place();
     let kind = kind.ok_or_else(|| StoreError::Index("a previously replaced index is still being read".into()))?;
-    let holding = log.begin_hold();
+    let stopped = log.stop_recycling();
     // The applier has finished, and applies nothing from now on.
     let upto = log.with_usage(|_| applied.progress.borrow().lsn);
     let index = super::index_open::open_fresh(&kind, &applied.env, &applied.options).await?;
     let rebuild = Rebuild::new(applied, LiveIndex::new(index, kind.clone()), applied.options.clone());
-    let mut records = log.records_up_to(&holding, upto);
+    let mut records = log.records_up_to(&stopped, upto);
     loop {
         let batch = records.next().await?;
         // The current index may still know what the log cannot read: it is not replaced by one that
