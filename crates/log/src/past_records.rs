@@ -46,8 +46,8 @@ impl Log {
         RecyclingStopped::new(&self.shared.extents)
     }
 
-    /// The applied records up to `lsn`, as a recovery without a checkpoint would find them. `_stopped`
-    /// must outlive the result.
+    /// The applied records up to `lsn`, as a recovery without a checkpoint would find them.
+    /// `_stopped` must outlive the result.
     pub fn records_up_to(&self, _stopped: &RecyclingStopped, lsn: Lsn) -> PastRecords {
         let mut extents: Vec<ExtentInfo> = self.shared.extents.all();
         let lost = extents.iter().filter(|slot| slot.state == ExtentState::Lost && slot.kind != ExtentKind::Body);

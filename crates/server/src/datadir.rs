@@ -15,12 +15,6 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Name of the file of the generated credentials.
-    pub const CREDENTIALS: &'static str = "credentials.json";
-
-    /// Name of the file of the generated seal key.
-    pub const SEAL_KEY: &'static str = "seal.key";
-
     /// Locks the directory, and creates it if it does not exist.
     ///
     /// # Errors
@@ -160,11 +154,6 @@ impl DataDir {
         ))
     }
 
-    /// Path of the generated credentials.
-    pub fn credentials(&self) -> PathBuf {
-        self.path.join(Self::CREDENTIALS)
-    }
-
     /// Path of the mark of a restore that has not ended.
     pub fn restoring(&self) -> PathBuf {
         restoring_in(&self.path)
@@ -215,17 +204,28 @@ impl DataDir {
         ))
     }
 
-    /// Path of the generated key that seals the secrets of users.
-    pub fn seal_key(&self) -> PathBuf {
-        self.path.join(Self::SEAL_KEY)
-    }
-
     /// Makes its entries durable.
     ///
     /// # Errors
     /// The file system's error.
     pub fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
+    }
+}
+
+/// The files with generated keys.
+#[derive(Debug)]
+pub struct KeyFiles {
+    /// The credentials of the root identity.
+    pub credentials: PathBuf,
+    /// The key that seals the secrets of users.
+    pub seal_key: PathBuf,
+}
+
+impl KeyFiles {
+    /// Those of a data directory.
+    pub fn in_dir(dir: &Path) -> Self {
+        Self { credentials: dir.join("credentials.json"), seal_key: dir.join("seal.key") }
     }
 }
 

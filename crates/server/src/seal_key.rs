@@ -10,6 +10,11 @@ use crate::private_file;
 /// The environment variable of the key.
 pub const VARIABLE: &str = "STEADFAST_SEAL_KEY";
 
+/// Whether the environment has the key.
+pub fn is_in_environment() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
 /// Finds the key: `variable` is the value of [`VARIABLE`], `configured` the file of
 /// `access.seal_key_file`. Without both it is in the file `own`, which is made if it is absent.
 ///

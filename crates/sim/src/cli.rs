@@ -134,7 +134,7 @@ fn put_totals(text: &mut String, report: &SimReport) -> std::fmt::Result {
     )
 }
 
-/// Writes the runs on zoned disks, super-disks and pools of several disks, and the changes of disks.
+/// Writes the runs on zoned disks, super-disks and pools of several disks, and changes of disks.
 fn put_disks(text: &mut String, report: &SimReport) -> std::fmt::Result {
     let counts = &report.requests;
     writeln!(

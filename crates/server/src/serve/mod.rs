@@ -43,7 +43,7 @@ use crate::block::Devices;
 use crate::config::Config;
 use crate::control::socket::ControlSocket;
 use crate::credentials::{self, Origin};
-use crate::datadir::DataDir;
+use crate::datadir::{DataDir, KeyFiles};
 use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
 use crate::seal_key;
@@ -100,11 +100,12 @@ pub fn run(config: Config, point: Option<PointRequest>) -> Result<(), ServeError
         let checked = preflight::check(&config, &critical_env())?;
         let data = DataDir::create(&config.data.dir)?;
         DataDir::refuse_restoring(data.path())?;
-        if point.is_some() {
-            PointRequest::copy_keys(&given, &data)?;
-        }
+        let keys = match &point {
+            Some(_) => PointRequest::key_files(&given, &data)?,
+            None => KeyFiles::in_dir(data.path()),
+        };
         // A front has no S3 service.
-        let credentials = if config.is_front()? { None } else { Some(find_secrets(&config, &data)?) };
+        let credentials = if config.is_front()? { None } else { Some(find_secrets(&config, &data, &keys)?) };
         serve(&config, point.as_ref(), checked, &data, credentials, compute_env).await
     });
     main.shutdown_timeout(THREADS_DEADLINE);
@@ -170,17 +171,17 @@ struct Secrets {
 }
 
 /// Finds the secrets, or makes them, and announces where the credentials are.
-fn find_secrets(config: &Config, data: &DataDir) -> Result<Secrets, String> {
+fn find_secrets(config: &Config, data: &DataDir, keys: &KeyFiles) -> Result<Secrets, String> {
     let variable = |name| std::env::var(name).ok();
     let environment = (variable("STEADFAST_ACCESS_KEY"), variable("STEADFAST_SECRET_KEY"));
-    if environment == (None, None) && !data.credentials().exists() {
+    if environment == (None, None) && !keys.credentials.exists() {
         // Clients of the pool have the old ones.
         data.refuse_new_credentials()?;
     }
-    let (root, origin) = credentials::find(environment, &data.credentials())?;
+    let (root, origin) = credentials::find(environment, &keys.credentials)?;
     announce(&root, &origin);
     let given = variable(seal_key::VARIABLE);
-    let seal = seal_key::find(given.as_deref(), config.access.seal_key_file.as_deref(), &data.seal_key())?;
+    let seal = seal_key::find(given.as_deref(), config.access.seal_key_file.as_deref(), &keys.seal_key)?;
     Ok(Secrets { root, seal })
 }
 

@@ -1,6 +1,6 @@
 //! A state of an archived pool that is served read-only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -15,9 +15,10 @@ use time::format_description::well_known::Rfc3339;
 use super::engine::store_options;
 use super::many::PoolDisks;
 use crate::config::{
-    AccessSection, ArchiveSection, AuditSection, CompactionSection, Config, DataSection, ScrubSection, StoreSection,
+    AccessSection, ArchiveSection, AuditSection, CompactionSection, Config, DataSection, LiveSection, ScrubSection,
+    StoreSection,
 };
-use crate::datadir::DataDir;
+use crate::datadir::{DataDir, KeyFiles};
 use crate::disks::open::Disks;
 use crate::{private_file, seal_key};
 
@@ -76,7 +77,8 @@ impl PointRequest {
             compaction: CompactionSection { enabled: false, ..CompactionSection::default() },
             scrub: ScrubSection { enabled: false, ..ScrubSection::default() },
             admin: config.admin.clone(),
-            live: config.live.clone(),
+            // Whether there is room does not matter: publications are refused for another reason.
+            live: LiveSection { publish_reserve: 0, ..config.live.clone() },
             limits: config.limits.clone(),
             tls: config.tls.clone(),
             output: config.output.clone(),
@@ -87,27 +89,24 @@ impl PointRequest {
         }
     }
 
-    /// Copies the keys of the configured data directory, if there are any, to the one that this
-    /// server has while it runs.
+    /// The files with the keys: those of the configured data directory, as far as it has them, else
+    /// those of `own`, which this server has while it runs.
     ///
     /// # Errors
-    /// A file cannot be read or written, as a message.
-    pub(super) fn copy_keys(config: &Config, to: &DataDir) -> Result<(), String> {
-        let of = |name: &str| private_file::read(&config.data.dir.join(name));
-        if let Some(text) = of(DataDir::CREDENTIALS)? {
-            private_file::store(&to.credentials(), text.trim_end())?;
+    /// A file cannot be written, as a message.
+    pub(super) fn key_files(config: &Config, own: &DataDir) -> Result<KeyFiles, String> {
+        let (given, own) = (KeyFiles::in_dir(&config.data.dir), KeyFiles::in_dir(own.path()));
+        let is_given = config.access.seal_key_file.is_some() || seal_key::is_in_environment();
+        if !given.seal_key.exists() && !is_given {
+            let shown = given.seal_key.display();
+            tracing::warn!("users of the pool cannot sign in: {shown} does not exist. The root credentials work");
+            private_file::store(&own.seal_key, &Seal::generate()?)?;
         }
-        let seal_key = of(DataDir::SEAL_KEY)?;
-        let is_given = config.access.seal_key_file.is_some() || std::env::var_os(seal_key::VARIABLE).is_some();
-        if seal_key.is_none() && !is_given {
-            tracing::warn!(
-                "users of the pool cannot sign in: {} has no {}. The root credentials work",
-                config.data.dir.display(),
-                DataDir::SEAL_KEY
-            );
-        }
-        let text = seal_key.map_or_else(Seal::generate, Ok)?;
-        private_file::store(&to.seal_key(), text.trim_end())
+        let first = |given: PathBuf, own: PathBuf| if given.exists() { given } else { own };
+        Ok(KeyFiles {
+            credentials: first(given.credentials, own.credentials),
+            seal_key: first(given.seal_key, own.seal_key),
+        })
     }
 
     /// Opens the state: reads its manifest, and rebuilds the index from what it names.
