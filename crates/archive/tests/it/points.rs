@@ -1,11 +1,9 @@
 //! States that are served from their archive.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::Bytes;
 use steadfast_archive::ArchiveReader;
 use steadfast_flow::Env;
 use steadfast_log::LogError;
@@ -35,16 +33,12 @@ async fn archived(disks: usize, rounds: usize) -> (Pool, Client, Vec<u64>) {
     (pool, client, times)
 }
 
-fn objects(store: &MemoryStore) -> BTreeMap<String, Bytes> {
-    store.objects()
-}
-
 #[tokio::test]
 async fn each_state_is_what_a_restore_of_it_has() {
     for disks in [1, 3] {
         let (pool, client, mut times) = archived(disks, 8).await;
         times.push(u64::MAX);
-        let before = objects(&pool.remote);
+        let before = pool.remote.objects();
         for time_ms in times {
             let blank = pool.blank();
             restore(&pool.reader().at(time_ms).await.expect("a state"), &blank.mem).await.expect("restored");
@@ -54,7 +48,7 @@ async fn each_state_is_what_a_restore_of_it_has() {
             assert!(found == restored && client.states.contains(&found), "{disks} disks, {time_ms}");
             served.close().await.expect("closed");
         }
-        assert_eq!(objects(&pool.remote), before, "nothing is written");
+        assert_eq!(pool.remote.objects(), before, "nothing is written");
     }
 }
 
@@ -108,7 +102,7 @@ async fn changed_pieces_are_errors_and_no_bytes() {
     let (pool, client, _) = archived(1, 4).await;
     let newest = &client.states.last().expect("a state").objects;
     let mut refused = 0;
-    for (name, body) in objects(&pool.remote).into_iter().filter(|(name, _)| name.starts_with("p/")) {
+    for (name, body) in pool.remote.objects().into_iter().filter(|(name, _)| name.starts_with("p/")) {
         let served = serve(pool.reader().newest().await.expect("a state"), &Env::tokio()).await;
         let mut changed = body.to_vec();
         changed.iter_mut().for_each(|byte| *byte ^= 0x10);
@@ -125,7 +119,7 @@ async fn changed_pieces_are_errors_and_no_bytes() {
     }
     assert!(refused > 0, "some objects are in pieces");
     let whole = MemoryStore::new(&Env::tokio(), well());
-    objects(&pool.remote).into_iter().for_each(|(name, body)| whole.force(&name, Some(body)));
+    pool.remote.objects().into_iter().for_each(|(name, body)| whole.force(&name, Some(body)));
     let reader = ArchiveReader::new(Arc::new(whole), None, &Env::tokio());
     let served = serve(reader.newest().await.expect("a state"), &Env::tokio()).await;
     assert_eq!(content(&served, client.keys).await.objects, *newest);
