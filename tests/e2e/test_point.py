@@ -193,6 +193,39 @@ def test_users_of_the_pool_sign_in_with_its_seal_key(make_server, store):  # noq
     assert len(keys(one)) == 3
 
 
+def test_a_state_that_lacks_something_is_refused(make_server, tmp_path):
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    server = live_server(make_server, tmp_path, settings={"archive.to": f"file://{archive}"}, **POOL)
+    server.s3().create_bucket(Bucket=BUCKET)
+    server.s3().put_object(Bucket=BUCKET, Key="large", Body=load.content(5, 7_000_000))
+    fill(server, 30)
+    caught_up(server)
+    server.kill()
+    pieces = [path for path in (archive / "p").rglob("*") if path.is_file()]
+    kept = {path: path.read_bytes() for path in pieces}
+    # What an upload of another process left is not a reader's to remove, however old it is.
+    left = archive / ".new.0123456789abcdef"
+    left.write_bytes(b"x")
+    os.utime(left, (1, 1))
+    first = next(path for path in kept if path.name.startswith("0."))
+    one = point(make_server, server)
+    for gone in [kept, [first]]:
+        for path in gone:
+            path.unlink()
+        one.start(wait_ready=False)
+        assert one.process.wait(60) == 1, one.log()
+        assert "does not exist" in one.log() and "ready" not in one.log(), one.log()
+        assert list(one.scratch.iterdir()) == [] and left.exists()
+        for path in gone:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(kept[path])
+    one.start()
+    assert keys(one) == keys(server.start())
+    server.s3().put_object(Bucket=BUCKET, Key="k", Body=b"x")
+    wait.until(lambda: not left.exists(), what="the owner to remove it")
+
+
 def test_what_cannot_be_served_is_named(make_server, store, tmp_path):  # noqa: F811
     server = make_server(settings=archive_settings(store), **POOL)
     server.s3().create_bucket(Bucket=BUCKET)

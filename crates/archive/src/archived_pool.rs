@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use steadfast_disk::Disk;
 use steadfast_log::format::Superblock;
 use tokio::sync::Semaphore;
 
@@ -12,6 +11,7 @@ use crate::error::ArchiveError;
 use crate::head::NamedCut;
 use crate::image::{DiskImage, ExtentImage};
 use crate::image_disk::ImageDisk;
+use crate::image_pool::ImagePool;
 use crate::load::Loaded;
 use crate::name::{DiskId, HEAD};
 use crate::part_reader::PartReader;
@@ -159,17 +159,17 @@ impl ArchivedPool {
     /// Opens the disks, to be read only: bytes come from the archive when they are read.
     ///
     /// Each is as the cut had it, so that a log which is opened for reading finds the same records.
-    pub fn open(self) -> Vec<(ArchivedDisk, Arc<dyn Disk>)> {
+    pub fn open(self) -> ImagePool {
         let disks = self.disks();
         let reads = Arc::new(Semaphore::new(IMAGE_READS));
         let parts = Arc::new(PartReader::new(self.attempts.clone(), self.loaded.inline.clone()));
         let mut images = self.loaded.image.disks;
         let open = |of: ArchivedDisk| {
             let image = images.remove(&of.id).expect("a disk of the pool");
-            let disk: Arc<dyn Disk> = Arc::new(ImageDisk::new(of.id, image, parts.clone(), reads.clone()));
-            (of, disk)
+            let disk = ImageDisk::new(of.id, image, parts.clone(), reads.clone());
+            (of.name, disk)
         };
-        disks.into_iter().map(open).collect()
+        ImagePool::new(disks.into_iter().map(open).collect())
     }
 
     fn image(&self, disk: DiskId) -> &DiskImage {

@@ -15,6 +15,10 @@ use crate::name::{DiskId, ObjectName, UseId};
 /// No log reaches this epoch.
 const EPOCH_MAX: u64 = 1 << 62;
 
+/// Most extents of a disk: those of a PiB, at the usual 64 MiB. An open disk takes some 200 bytes
+/// of memory for each.
+const EXTENTS_MAX: u32 = 1 << 24;
+
 /// Changes that do not fit the image: the objects were changed by hand, or a bug wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the manifest contradicts itself: {0}")]
@@ -85,6 +89,18 @@ impl UseImage {
         (is_apart && is_durable).then(|| _ = self.parts.insert(part.from, part))
     }
 
+    /// Whether its parts have all that is durable of it.
+    fn is_whole(&self) -> bool {
+        let mut stored = Ranges::default();
+        self.parts.values().for_each(|part| stored.insert(part.from..part.from + part.len));
+        self.durable.without(&stored).is_empty()
+    }
+
+    /// Whether its end is found by reading it: it takes records, and has no trailer yet.
+    pub(crate) fn ends_unmarked(&self) -> bool {
+        self.kind == UseKind::Commit && !self.sealed
+    }
+
     /// The bytes of its parts.
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.values().map(|part| u64::from(part.len)).sum()
@@ -139,6 +155,22 @@ impl ExtentImage {
         }
     }
 
+    /// Whether the archive has all that was in it.
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Free { .. } => true,
+            Self::Lost { .. } => false,
+            Self::Used(of) => of.is_whole(),
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        match self {
+            Self::Free { epoch } | Self::Lost { epoch } => *epoch,
+            Self::Used(of) => of.epoch,
+        }
+    }
+
     fn to_change(&self) -> ExtentChange {
         match self {
             Self::Free { epoch } => ExtentChange::Free { epoch: *epoch },
@@ -189,8 +221,8 @@ impl DiskImage {
         }
         (self.about, self.counters) = (change.about.clone(), change.counters);
         for (extent, change) in &change.extents {
-            if *extent == u32::MAX {
-                return Err(ImageError("an extent has no number".to_owned()));
+            if *extent >= EXTENTS_MAX {
+                return Err(ImageError(format!("extent {extent}")));
             }
             let of = match change {
                 ExtentChange::Free { epoch } => ExtentImage::Free { epoch: *epoch },
@@ -212,10 +244,18 @@ impl DiskImage {
                     ExtentImage::Used(of)
                 }
             };
+            if of.epoch() > EPOCH_MAX {
+                return Err(ImageError(format!("extent {extent} has epoch {}", of.epoch())));
+            }
             let was = self.extents.insert(*extent, of);
             Self::drop_use(disk, *extent, was, dropped);
         }
         Ok(())
+    }
+
+    /// Whether the archive has all that was on the disk. Not so where the disk itself was damaged.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.extents.values().all(ExtentImage::is_whole)
     }
 
     /// Why a log with this content, its first cut, does not have all that the image has; `None` if

@@ -12,8 +12,8 @@
 //! - `image` is the state of a pool that `changes` describe, and `load` reads it.
 //! - `reader` reads an archive and takes it over, `history` finds its older states, and `check`
 //!   verifies all of them.
-//! - `archived_pool` is one state of a pool. `disk_writer` makes a disk of it, and `image_disk` is
-//!   one that reads from the archive what a reader of it needs.
+//! - `archived_pool` is one state of a pool. `disk_writer` makes a disk of it. `image_pool` has
+//!   disks that are read only: each `image_disk` reads from the archive what a reader of it needs.
 
 mod archive;
 mod archived_pool;
@@ -33,6 +33,7 @@ mod head_writer;
 mod history;
 mod image;
 mod image_disk;
+mod image_pool;
 mod inline;
 mod load;
 mod name;
@@ -55,6 +56,8 @@ pub use disk_writer::{RestoreError, RestorePlace};
 pub use error::ArchiveError;
 pub use following::{Members, PoolMember};
 pub use history::ArchivePoint;
+pub use image_disk::ImageDisk;
+pub use image_pool::ImagePool;
 pub use name::DiskId;
 pub use options::{ArchiveOptions, ArchiveSabotage};
 pub use own_state::StateKeeper;

@@ -18,23 +18,23 @@ use crate::inline::Inline;
 use crate::load::DOCUMENT_BYTES_MAX;
 use crate::name::{HEAD, UseId};
 
-/// Documents whose payload is kept for further parts.
-const PAYLOADS_KEPT: usize = 16;
+/// Payloads of documents, and parts, that are kept for further reads.
+const KEPT: usize = 16;
 
-/// The payload of a document, once it was read.
-type Payload = Arc<OnceCell<Bytes>>;
+/// A payload of a document, or a part, once it was read.
+type Kept = Arc<OnceCell<Bytes>>;
 
 /// Reads the bytes of parts, and verifies them.
 pub(crate) struct PartReader {
     attempts: Attempts,
     inline: Inline,
     /// The last ones, the newest at the end.
-    payloads: Mutex<VecDeque<(String, Payload)>>,
+    kept: Mutex<VecDeque<(String, Kept)>>,
 }
 
 impl PartReader {
     pub(crate) fn new(attempts: Attempts, inline: Inline) -> Self {
-        Self { attempts, inline, payloads: Mutex::default() }
+        Self { attempts, inline, kept: Mutex::default() }
     }
 
     /// The bytes of a part.
@@ -88,24 +88,44 @@ impl PartReader {
         Ok(bytes)
     }
 
+    /// As [`PartReader::read_some`], but the whole part is read and verified. It is kept for a
+    /// while.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Broken`] when they are not there.
+    pub(crate) async fn read_verified(
+        &self,
+        of: UseId,
+        part: &Part,
+        within: Range<u32>,
+    ) -> Result<Bytes, ArchiveError> {
+        assert!(within.start < within.end && within.end <= part.len, "{within:?} of {part:?}");
+        let kept = self.kept(format!("{of:?} {}", part.from));
+        let bytes = kept.get_or_try_init(|| self.read(of, part)).await?;
+        Ok(bytes.slice(within.start as usize..within.end as usize))
+    }
+
     /// The payload of a document. Tasks that need it at the same time read it once.
     async fn payload<T: DeserializeOwned>(&self, kind: DocumentKind, name: &str) -> Result<Bytes, ArchiveError> {
-        let payload = {
-            let mut payloads = self.payloads.lock();
-            let known = payloads.iter().position(|(known, _)| known == name);
-            let known = known.and_then(|at| payloads.remove(at)).map(|(_, payload)| payload).unwrap_or_default();
-            if payloads.len() >= PAYLOADS_KEPT {
-                payloads.pop_front();
-            }
-            payloads.push_back((name.to_owned(), known.clone()));
-            known
-        };
-        let read = payload.get_or_try_init(|| async {
+        let kept = self.kept(name.to_owned());
+        let read = kept.get_or_try_init(|| async {
             let object = self.attempts.read(name, None, DOCUMENT_BYTES_MAX).await?;
             let decoded = document::decode::<T>(kind, &object.body);
             decoded.map(|(_, payload)| payload).map_err(ArchiveError::document(name))
         });
         read.await.cloned()
+    }
+
+    /// The place where the bytes with a name are kept. The one that was not used for longest goes.
+    fn kept(&self, name: String) -> Kept {
+        let mut all = self.kept.lock();
+        let known = all.iter().position(|(known, _)| *known == name);
+        let kept = known.and_then(|at| all.remove(at)).map(|(_, kept)| kept).unwrap_or_default();
+        if all.len() >= KEPT {
+            all.pop_front();
+        }
+        all.push_back((name, kept.clone()));
+        kept
     }
 }
 

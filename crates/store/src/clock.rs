@@ -49,8 +49,8 @@ struct ClockState {
 pub(crate) struct BelievedClock {
     env: Env,
     confirm: Duration,
-    /// The time, if the clock stands still.
-    stopped_at_ms: Option<u64>,
+    /// Whether the clock stands at 0, so that nothing expires.
+    stands: bool,
     state: Mutex<ClockState>,
     steps: AtomicU64,
 }
@@ -73,14 +73,14 @@ impl BelievedClock {
     pub(crate) fn new(env: Env, known_ms: u64, confirm: Duration) -> Self {
         let believed = Mark { wall_ms: env.wall_ms(), at: env.now() };
         let state = Mutex::new(ClockState { believed, stepped: None });
-        let clock = Self { env, confirm, stopped_at_ms: None, state, steps: AtomicU64::new(0) };
+        let clock = Self { env, confirm, stands: false, state, steps: AtomicU64::new(0) };
         clock.known(known_ms);
         clock
     }
 
-    /// The same, standing still at a time if there is one.
-    pub(crate) fn stopped_at(self, stopped_at_ms: Option<u64>) -> Self {
-        Self { stopped_at_ms, ..self }
+    /// The same, standing at 0 if so: nothing expires.
+    pub(crate) fn standing(self, stands: bool) -> Self {
+        Self { stands, ..self }
     }
 
     /// Sets the time known from the last run. Only at the start.
@@ -98,8 +98,8 @@ impl BelievedClock {
     /// Current time for expiry, milliseconds since the Unix epoch. Never later than the wall clock
     /// or the believed time.
     pub(crate) fn now_ms(&self) -> u64 {
-        if let Some(stopped_at_ms) = self.stopped_at_ms {
-            return stopped_at_ms;
+        if self.stands {
+            return 0;
         }
         let mut state = self.state.lock();
         let (now, wall_ms) = (self.env.now(), self.env.wall_ms());
@@ -156,7 +156,7 @@ impl BelievedClock {
 
     /// Counters.
     pub(crate) fn status(&self) -> ClockStatus {
-        if self.stopped_at_ms.is_some() {
+        if self.stands {
             return ClockStatus::default();
         }
         let ahead_ms = self.env.wall_ms().saturating_sub(self.now_ms());

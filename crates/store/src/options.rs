@@ -47,9 +47,6 @@ pub struct StoreOptions {
     pub upload_expiry: Option<Duration>,
     /// Time that the wall clock must stay where it stepped to before entities expire by it.
     pub clock_confirm: Duration,
-    /// The time that decides expiry, in milliseconds since the Unix epoch, if it stands still; else
-    /// it is that of the wall clock.
-    pub stopped_at_ms: Option<u64>,
     /// Bytes per second for moving keys between disks; 0: no bound.
     pub move_bytes_s: u64,
     /// Bytes of a batch of slots that moves together, about. A restart repeats at most one batch.
@@ -124,7 +121,6 @@ impl Default for StoreOptions {
             part_min_bytes: 5 << 20,
             upload_expiry: None,
             clock_confirm: Duration::from_secs(3600),
-            stopped_at_ms: None,
             move_bytes_s: 100 << 20,
             move_batch_bytes: 4 << 30,
             move_parallel: 8,

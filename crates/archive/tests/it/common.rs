@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchiveReader, ArchivedPool, DiskId, RestoreError,
+    Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchiveReader, ArchivedPool, DiskId, ImagePool, RestoreError,
     RestorePlace, StateKeeper, TransferProgress,
 };
 use steadfast_disk::{Disk, MemDisk};
@@ -18,8 +18,8 @@ use steadfast_flow::{BoxFuture, Env, Runtime};
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, Log, LogOptions, Priority};
 use steadfast_net::{Fate, Fates, MemoryStore, RemoteCall, RemoteError};
 use steadfast_store::{
-    Attributes, BucketSettings, Condition, HistoryQuery, IndexKind, NewPublication, PoolDisk, Store, StoreError,
-    StoreOptions,
+    Attributes, BucketSettings, Condition, HistoryQuery, IndexKind, NewPublication, OpenReport, PoolDisk, Store,
+    StoreError, StoreOptions,
 };
 
 pub const BUCKET: &str = "b";
@@ -243,6 +243,12 @@ impl Pool {
         Self { mem, kept: Arc::default(), remote, archive_options, env: self.env.clone() }
     }
 
+    /// As [`Pool::open`], for disks with damage.
+    pub async fn open_damaged(&self) -> Store {
+        let named = self.mem.iter().enumerate().map(|(i, disk)| (format!("d{i}"), disk.clone() as Arc<dyn Disk>));
+        open_disks(named, store_options(), &Env::tokio()).await.expect("it opens").0
+    }
+
     /// As [`Pool::open`], for disks that were restored.
     pub async fn open_restored(&self) -> Store {
         open_with(&self.mem, StoreOptions { put_back: true, ..store_options() }).await
@@ -280,26 +286,55 @@ async fn open(mem: &[Arc<MemDisk>]) -> Store {
 
 async fn open_with(mem: &[Arc<MemDisk>], options: StoreOptions) -> Store {
     let named = |(i, disk): (usize, &Arc<MemDisk>)| (format!("d{i}"), disk.clone() as Arc<dyn Disk>);
-    open_disks(mem.iter().enumerate().map(named), options, &Env::tokio()).await
+    let opened = open_disks(mem.iter().enumerate().map(named), options, &Env::tokio()).await;
+    let (store, report) = opened.expect("it opens");
+    check(&report, false);
+    store
 }
 
-async fn open_disks(disks: impl Iterator<Item = (String, Arc<dyn Disk>)>, options: StoreOptions, env: &Env) -> Store {
-    let for_reading = options.log.for_reading;
+async fn open_disks(
+    disks: impl Iterator<Item = (String, Arc<dyn Disk>)>,
+    options: StoreOptions,
+    env: &Env,
+) -> Result<(Store, OpenReport), StoreError> {
     let disks = disks.map(|(name, disk)| PoolDisk { name, disk: Ok(disk), hint: false }).collect();
-    let (store, report) = Store::open_pool(disks, IndexKind::memory(), env.clone(), options).await.expect("it opens");
+    Store::open_pool(disks, IndexKind::memory(), env.clone(), options).await
+}
+
+/// Fails if a disk is not well.
+fn check(report: &OpenReport, for_reading: bool) {
     for (disk, report) in &report.disks {
         assert!(report.damage.is_empty() && report.read_only == for_reading, "{disk}: {report:?}");
     }
     assert!(report.missing.is_empty(), "{report:?}");
-    store
 }
 
 /// A state, served from its archive.
 pub async fn serve(state: ArchivedPool, env: &Env) -> Store {
+    let (store, report) = try_serve(state, env).await.expect("it opens");
+    check(&report, true);
+    store
+}
+
+/// Opens the disks of a state.
+pub async fn open_images(images: &ImagePool, env: &Env) -> Result<(Store, OpenReport), String> {
     let mut options = store_options();
     options.log = LogOptions { for_reading: true, ..LogOptions::default() };
-    options.stopped_at_ms = Some(state.time_ms());
-    open_disks(state.open().into_iter().map(|(of, disk)| (of.name, disk)), options, env).await
+    let disks = images.disks().map(|(name, disk)| (name.to_owned(), Arc::new(disk.clone()) as Arc<dyn Disk>));
+    images.opening(open_disks(disks, options, env)).await
+}
+
+/// The same, or why something is missing of it.
+pub async fn try_serve(state: ArchivedPool, env: &Env) -> Result<(Store, OpenReport), String> {
+    let images = state.open();
+    let (store, report) = open_images(&images, env).await?;
+    match images.lacking(&report) {
+        Some(lacking) => {
+            store.close().await.expect("closed");
+            Err(lacking)
+        }
+        None => Ok((store, report)),
+    }
 }
 
 pub async fn create(store: &Store) {
@@ -348,11 +383,16 @@ pub async fn content(store: &Store, keys: u64) -> Content {
             Err(e) => panic!("{key}: {e}"),
         }
     }
+    Content { objects, publications: history(store).await.expect("readable") }
+}
+
+/// How many publications a store has.
+pub async fn history(store: &Store) -> Result<usize, StoreError> {
     let query = HistoryQuery { since: None, limit: usize::MAX, reverse: false };
-    let history = store.channel(CHANNEL).expect("a channel").history(query).await.expect("readable");
+    let history = store.channel(CHANNEL)?.history(query).await?;
     let texts = history.publications.iter().map(|p| String::from_utf8_lossy(&p.body).into_owned());
     assert!(texts.eq((0..history.publications.len()).map(|n| n.to_string())), "publications in order, without a gap");
-    Content { objects, publications: history.publications.len() }
+    Ok(history.publications.len())
 }
 
 /// One client that changes a pool, and each state that there was.

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -33,6 +33,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct DirectoryStore {
     root: Arc<Path>,
+    /// Set by the first write: a reader leaves the directory as it is.
+    cleaned: Arc<Once>,
     env: Env,
 }
 
@@ -43,11 +45,7 @@ impl DirectoryStore {
     /// It does not exist or is not a directory; the text is for operators.
     pub fn new(root: &Path, env: Env) -> Result<Self, String> {
         match fs::metadata(root) {
-            Ok(found) if found.is_dir() => {
-                let store = Self { root: root.into(), env };
-                store.remove_incomplete();
-                Ok(store)
-            }
+            Ok(found) if found.is_dir() => Ok(Self { root: root.into(), cleaned: Arc::new(Once::new()), env }),
             Ok(_) => Err(format!("{}: not a directory", root.display())),
             Err(e) => Err(format!("{}: {e}: create the directory, or mount what holds it", root.display())),
         }
@@ -85,6 +83,7 @@ impl DirectoryStore {
 
     /// Writes a complete, flushed file that has no name of an object yet.
     fn incomplete(&self, body: &[u8]) -> io::Result<PathBuf> {
+        self.cleaned.call_once(|| self.remove_incomplete());
         let path = self.root.join(format!("{INCOMPLETE}{:016x}", self.env.random_u64()));
         let mut file = File::options().write(true).create_new(true).open(&path)?;
         let written = file.write_all(body).and_then(|()| file.sync_all());

@@ -1,10 +1,12 @@
 //! A state of an archived pool that is served read-only.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use steadfast_archive::{ArchiveReader, ArchivedPool};
+use steadfast_archive::{ArchiveReader, ImageDisk};
+use steadfast_disk::Disk;
 use steadfast_flow::Env;
 use steadfast_store::{IndexKind, PoolDisk, Store};
 use steadfast_users::Seal;
@@ -69,7 +71,11 @@ impl PointRequest {
     pub(super) fn configuration(config: &Config, dir: &Path) -> Config {
         Config {
             server: config.server.clone(),
-            data: DataSection { dir: dir.to_owned(), ..DataSection::default() },
+            data: DataSection {
+                dir: dir.to_owned(),
+                serve_doubtful: config.data.serve_doubtful,
+                ..DataSection::default()
+            },
             access: AccessSection { users: Default::default(), ..config.access.clone() },
             audit: AuditSection { file: None, ..config.audit.clone() },
             s3: config.s3.clone(),
@@ -130,16 +136,25 @@ impl PointRequest {
         let point = ServedPoint { from: store.describe(), time_ms: state.time_ms() };
         let mut options = store_options(config, None)?;
         options.log.for_reading = true;
-        options.stopped_at_ms = Some(point.time_ms);
         options.read_piece_bytes = READ_BYTES;
         options.read_ahead_bytes_max = options.read_ahead_bytes_max.max(16 * u64::from(READ_BYTES));
-        let disks = PoolDisks::of(ArchivedPool::open(state).into_iter().map(|(of, disk)| Disks::of(of.name, disk)));
+        let images = state.open();
+        let as_disk = |(name, image): (&str, &ImageDisk)| {
+            let disk: Arc<dyn Disk> = Arc::new(image.clone());
+            Disks::of(name.to_owned(), disk)
+        };
+        let disks = PoolDisks::of(images.disks().map(as_disk));
         let given: Vec<PoolDisk> = disks.given();
         let index = IndexKind::Lsm(data.index());
-        let opened = Store::open_pool(given, index, env.clone(), options).await;
+        let opened = images.opening(Store::open_pool(given, index, env.clone(), options)).await;
         let (store, report) = opened.map_err(|e| format!("{}: {e}", point.from))?;
-        for (disk, why) in &report.missing {
-            tracing::error!(disk, "the disk cannot be read from the archive: {why}");
+        if let Some(what) = images.lacking(&report) {
+            let what = format!("{}: the archive lacks something of this state: {what}", point.from);
+            if !config.data.serve_doubtful {
+                let _ = store.close().await;
+                return Err(format!("{what}. Try another time, or serve what it has: data.serve_doubtful = true"));
+            }
+            tracing::error!("{what}");
         }
         tracing::info!(
             took_ms = env.now().saturating_sub(begun).as_millis(),

@@ -112,7 +112,7 @@ impl AppliedState {
         let marks = Marks::new(&index.held().kind, options.memtable_bytes_max);
         Self {
             clock: BelievedClock::new(env.clone(), checkpoint.clock_ms, options.clock_confirm)
-                .stopped_at(options.stopped_at_ms),
+                .standing(options.log.for_reading),
             env,
             registry: RwLock::new(registry),
             layout: RwLock::new(layout),

@@ -98,7 +98,11 @@ impl Buckets<'_> {
         let _one = self.store.0.bucket_ops.lock().await;
         let topology = self.store.topology();
         let members = topology.members();
-        if topology.all().is_err() || members.len() < 2 || members.iter().any(|member| member.failure().is_some()) {
+        if self.store.0.options.log.for_reading
+            || topology.all().is_err()
+            || members.len() < 2
+            || members.iter().any(|member| member.failure().is_some())
+        {
             return 0;
         }
         match agree(&topology).await {
