@@ -14,7 +14,7 @@ from centrifuge import Client
 
 from harness import load, sign, wait
 from harness.live import CONFIG, DEADLINE_S, api, live_server, restart, token
-from harness.server import binary, free_port, is_free
+from harness.server import ROOT, binary, free_port, is_free
 from harness.session import SubscriptionEvents, next_of, websocket
 from test_archive import BUCKET, archive_settings, caught_up, fill, refused, status, store  # noqa: F401
 
@@ -233,6 +233,40 @@ def test_an_earlier_state_becomes_another_pool(make_server, store):  # noqa: F81
     assert set(keys(other)) <= set(before) and caught_up(other)["tenure"] == 1
     # The first one still owns its archive.
     fill(server, 5, start=2000)
+    assert caught_up(server)["tenure"] == 1
+
+
+def test_the_drill_restores_and_verifies_and_leaves_nothing(make_server, tmp_path):
+    archive, room, path = tmp_path / "archive", tmp_path / "room", tmp_path / "bin"
+    [made.mkdir() for made in (archive, room, path)]
+    server = make_server(settings={"archive.to": f"file://{archive}"}, **POOL)
+    server.s3().create_bucket(Bucket=BUCKET)
+    fill(server, 30)
+    server.s3().put_object(Bucket=BUCKET, Key="large", Body=load.content(5, 7_000_000))
+    caught_up(server)
+    # A copy as on a disk in a drawer.
+    drawer = tmp_path / "drawer"
+    shutil.copytree(archive, drawer)
+    (path / "steadfast").symlink_to(binary())
+    script = ROOT / "examples" / "restore-drill" / "restore-drill"
+
+    def drill(**more):
+        env = {"PATH": f"{path}:{os.environ['PATH']}", **more}
+        done = subprocess.run([script, f"file://{drawer}", room], capture_output=True, text=True, timeout=120, env=env, check=False)
+        assert list(room.iterdir()) == []
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = drill()
+    assert code == 0 and "verified: 31 objects" in said, said
+    assert drill(DRILL_AGE_MAX="-1")[0] == 1
+    piece = next(file for file in sorted((drawer / "p").rglob("*")) if file.is_file())
+    content = bytearray(piece.read_bytes())
+    content[-1] ^= 1
+    piece.write_bytes(content)
+    code, said = drill()
+    assert code == 1 and piece.name in said, said
+    # The owner has noticed nothing.
+    fill(server, 3, start=100)
     assert caught_up(server)["tenure"] == 1
 
 
