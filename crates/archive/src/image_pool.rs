@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-use futures::future::select_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use steadfast_store::{OpenReport, Store, StoreError};
 
 use crate::image_disk::ImageDisk;
@@ -31,10 +32,11 @@ impl ImagePool {
         &self,
         store: impl Future<Output = Result<(Store, OpenReport), StoreError>>,
     ) -> Result<(Store, OpenReport), String> {
-        let failed = self.disks().map(|(name, disk)| Box::pin(async move { (name, disk.failed().await) }));
+        let failed = self.disks().map(|(name, disk)| async move { (name, disk.failed().await) });
+        let mut failed: FuturesUnordered<_> = failed.collect();
         tokio::select! {
             biased;
-            ((name, why), _, _) = select_all(failed) => Err(format!("disk {name}: {why}")),
+            Some((name, why)) = failed.next() => Err(format!("disk {name}: {why}")),
             opened = store => opened.map_err(|e| e.to_string()),
         }
     }
@@ -48,5 +50,16 @@ impl ImagePool {
             let why = report.missing.iter().chain(&report.left_out).find(|(known, _)| known == name);
             Some(format!("disk {name}: {}", why.map_or("it is not a disk of the pool", |(_, why)| why)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_state_without_disks_is_an_error() {
+        let opened = ImagePool::new(Vec::new()).opening(async { Err(StoreError::Unavailable("no disk".into())) }).await;
+        assert!(opened.err().is_some_and(|e| e.contains("no disk")));
     }
 }
