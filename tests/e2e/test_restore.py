@@ -13,6 +13,7 @@ import pytest
 from centrifuge import Client
 
 from harness import load, sign, wait
+from harness.faulty import FaultyProxy
 from harness.live import CONFIG, DEADLINE_S, api, live_server, restart, token
 from harness.server import ROOT, binary, free_port, is_free
 from harness.session import SubscriptionEvents, next_of, websocket
@@ -61,12 +62,23 @@ def gateway(tmp_path):
         process.kill()
 
 
+@pytest.fixture
+def faulty(store):  # noqa: F811
+    """Another server behind a proxy that spoils every tenth answer."""
+    proxy = FaultyProxy(store.address, store.s3_port)
+    yield proxy
+    proxy.close()
+
+
 def archive_of(kind, request, tmp_path):
     if kind == "file":
         (tmp_path / "backup").mkdir()
         return {"archive.to": f"file://{tmp_path}/backup", "archive.interval": "50 ms"}
     if kind == "steadfast":
         return archive_settings(request.getfixturevalue("store"))
+    if kind == "faulty":
+        endpoint = f"http://127.0.0.1:{request.getfixturevalue('faulty').port}"
+        return {**archive_settings(request.getfixturevalue("store")), "archive.endpoint": endpoint}
     return {"archive.to": "s3://backup/chat", "archive.endpoint": f"http://127.0.0.1:{request.getfixturevalue('gateway')}",
             "archive.access_key": sign.ACCESS, "archive.secret_key": sign.SECRET, "archive.interval": "50 ms"}
 
@@ -104,7 +116,7 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["steadfast", "file", "versitygw"])
+@pytest.mark.parametrize("kind", ["steadfast", "file", "versitygw", "faulty"])
 def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request, tmp_path, kind):
     settings = archive_of(kind, request, tmp_path)
     server = live_server(make_server, tmp_path, settings=settings, **POOL)
@@ -159,6 +171,9 @@ def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request
     restore(server, "--take-over")
     restart(server)
     assert keys(server) == before
+    if kind == "faulty":
+        counts = request.getfixturevalue("faulty").counts
+        assert all(counts.values()), counts
 
 
 def test_sessions_are_told_what_was_lost(make_server, store, tmp_path):  # noqa: F811
