@@ -429,4 +429,26 @@ mod tests {
         assert!(image.disks.is_empty());
         assert_eq!(dropped.objects().collect::<Vec<_>>(), [ObjectName::Segment(by(8))]);
     }
+
+    #[test]
+    fn impossible_extents_and_epochs_are_refused() {
+        let about = DiskAbout {
+            name: "a".to_owned(),
+            extent_bytes: EXTENT_BYTES_MIN,
+            created_ms: 1,
+            features: [0; 3],
+            left_ms: None,
+        };
+        let apply = |extent: u32, change: ExtentChange| {
+            let extents = BTreeMap::from([(extent, change)]);
+            let of = DiskChange { about: about.clone(), counters: Counters::default(), extents };
+            let changes = Changes { disks: BTreeMap::from([(DiskId([1; 16]), of)]) };
+            Image::default().apply(&changes, &mut Dropped::default())
+        };
+        let free = |epoch: u64| ExtentChange::Free { epoch };
+        apply(EXTENTS_MAX - 1, free(EPOCH_MAX)).expect("both are possible");
+        apply(EXTENTS_MAX, free(1)).expect_err("no disk has so many extents");
+        apply(0, free(EPOCH_MAX + 1)).expect_err("no log reaches the epoch");
+        apply(0, ExtentChange::Lost { epoch: u64::MAX }).expect_err("no log reaches the epoch");
+    }
 }

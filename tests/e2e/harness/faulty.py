@@ -13,7 +13,6 @@ class FaultyProxy:
     """Passes requests to an endpoint on this machine. It spoils every `nth`."""
 
     def __init__(self, address, port, nth=10):
-        # Seven kinds: with ten requests between them, each kind meets each operation.
         self.counts, self.number, self.lock = dict.fromkeys(FAULTS, 0), itertools.count(1), threading.Lock()
         proxy = self
 
