@@ -145,11 +145,11 @@ impl Attempts {
     }
 
     /// One attempt to create an object.
-    pub(crate) async fn create_once(&self, name: &str, body: &Bytes) -> RemoteResult<EntityTag> {
+    pub(crate) async fn create_once(&self, name: &str, body: &[Bytes]) -> RemoteResult<EntityTag> {
         self.counts.creates.fetch_add(1, Relaxed);
-        let created = self.store.create(name, body.clone()).await;
+        let created = self.store.create(name, body.to_vec()).await;
         if created.is_ok() {
-            self.counts.sent_bytes.fetch_add(body.len() as u64, Relaxed);
+            self.counts.sent_bytes.fetch_add(bytes_of(body), Relaxed);
         }
         self.note(&created);
         created
@@ -236,15 +236,15 @@ impl Attempts {
     ///
     /// # Errors
     /// [`ArchiveError::Broken`] if the name has other bytes.
-    pub(crate) async fn create(&self, name: &str, body: &Bytes) -> Result<(), ArchiveError> {
+    pub(crate) async fn create(&self, name: &str, body: &[Bytes]) -> Result<(), ArchiveError> {
         let mut pause = Pause::new();
         loop {
             match self.create_once(name, body).await {
                 Ok(_) => return Ok(()),
                 Err(RemoteError::Exists) => {
                     // An earlier attempt, of which no answer came, or a late one.
-                    let there = self.read(name, None, body.len() as u64).await?;
-                    if there.body != *body {
+                    let there = self.read(name, None, bytes_of(body)).await?;
+                    if there.body != body.concat() {
                         return Err(ArchiveError::broken(name, "it exists with other content"));
                     }
                     return Ok(());
@@ -253,4 +253,9 @@ impl Attempts {
             }
         }
     }
+}
+
+/// Bytes of a body in pieces.
+fn bytes_of(body: &[Bytes]) -> u64 {
+    body.iter().map(|piece| piece.len() as u64).sum()
 }

@@ -67,6 +67,13 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The checksum of bytes in pieces.
+pub(crate) fn checksum_of(pieces: &[Bytes]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    pieces.iter().for_each(|piece| digest.update(piece));
+    digest.finalize() as u32
+}
+
 /// Encodes a value and the bytes of the log that it refers to.
 pub(crate) fn encode<T: Serialize>(kind: DocumentKind, value: &T, payload: &[Bytes]) -> Bytes {
     let value = postcard::to_allocvec(value).expect("values of an archive have no form that cannot be encoded");

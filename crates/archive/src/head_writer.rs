@@ -69,7 +69,7 @@ impl KnownHeadObject {
     /// Those of the store.
     pub(crate) async fn create_once(attempts: &Attempts, head: Head) -> Result<Self, RemoteError> {
         let body = encode(DocumentKind::Head, &head, &[]);
-        let tag = attempts.create_once(HEAD, &body).await?;
+        let tag = attempts.create_once(HEAD, std::slice::from_ref(&body)).await?;
         Ok(Self { head, payload: Bytes::new(), body, tag })
     }
 

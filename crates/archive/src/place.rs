@@ -95,7 +95,7 @@ impl Place {
         let about = About { what: WHAT.to_owned(), format: DOCUMENT_VERSION, id, pool, created_ms };
         let mut body = serde_json::to_vec_pretty(&about).expect("plain values");
         body.push(b'\n');
-        match attempts.create_once(ARCHIVE, &body.into()).await {
+        match attempts.create_once(ARCHIVE, &[body.into()]).await {
             Ok(_) | Err(RemoteError::Exists) => Ok(()),
             Err(e) => Err(e.into()),
         }

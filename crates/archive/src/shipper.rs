@@ -342,7 +342,7 @@ impl Shipper {
                     let by = self.segments.next();
                     let changes = std::mem::take(&mut self.since);
                     let body = encode(DocumentKind::Segment, &Segment { time_ms, changes: changes.clone() }, &payload);
-                    self.attempts.create(&ObjectName::Segment(by).to_string(), &body).await?;
+                    self.attempts.create(&ObjectName::Segment(by).to_string(), &[body]).await?;
                     self.image.settle(&changes, |at| Source::Segment { by, at });
                     self.written();
                     SegmentRun::push(&mut segments, by);
@@ -356,7 +356,7 @@ impl Shipper {
                 let payload = self.inline.lay_out(&mut changes);
                 let base = Base { time_ms, before: self.periods.before().to_vec(), changes: changes.clone() };
                 let body = encode(DocumentKind::Base, &base, &payload);
-                self.attempts.create(&ObjectName::Base(by).to_string(), &body).await?;
+                self.attempts.create(&ObjectName::Base(by).to_string(), &[body]).await?;
                 self.image.settle(&changes, |at| Source::Base { by, at });
                 self.since = Changes::default();
                 self.written();
@@ -406,7 +406,7 @@ impl Shipper {
         if let Some(ended) = ended {
             let live = self.image.objects().filter(|_| !has_fault(ArchiveSabotage::LiveDropped));
             let list = encode(DocumentKind::Dropped, &self.dropped.take(ended, live), &[]);
-            self.attempts.create(&ObjectName::Dropped(by).to_string(), &list).await?;
+            self.attempts.create(&ObjectName::Dropped(by).to_string(), &[list]).await?;
         }
         let mut expired = self.periods.begin(by, time_ms, self.options.retention);
         expired.extend(Some(by).filter(|_| has_fault(ArchiveSabotage::RetentionIgnored)));

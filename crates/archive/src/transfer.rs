@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -12,7 +12,7 @@ use steadfast_log::{LogError, Ranges, UseReader};
 
 use crate::attempts::Attempts;
 use crate::changes::{Part, Source};
-use crate::document::checksum;
+use crate::document::checksum_of;
 use crate::error::ArchiveError;
 use crate::inline::Inline;
 use crate::name::{DiskId, Numbered, ObjectName, UseId};
@@ -66,10 +66,10 @@ impl Copied {
     }
 }
 
-/// One run of bytes.
+/// One run of bytes, in pieces.
 struct Run {
     from: u32,
-    bytes: Bytes,
+    bytes: Vec<Bytes>,
 }
 
 /// Part of a use that was read.
@@ -90,27 +90,15 @@ pub(crate) struct ToCopy {
 async fn read(id: UseId, reader: &mut UseReader, range: Range<u32>, most: u64) -> Result<Read, TransferError> {
     let part = reader.read(range.clone(), most).await.map_err(|e| TransferError::of(id.disk, e))?;
     assert!(part.end > range.start && part.end <= range.end, "a read makes progress within its range");
-    let mut runs: Vec<(u32, Vec<Bytes>, u32)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     for (at, bytes) in part.pieces {
-        let len = u32::try_from(bytes.len()).expect("a structure within an extent");
         match runs.last_mut() {
-            Some((_, run, end)) if *end == at => {
-                run.push(bytes);
-                *end += len;
-            }
-            _ => runs.push((at, vec![bytes], at + len)),
+            Some(run) if run.from + run.len() == at => run.bytes.push(bytes),
+            _ => runs.push(Run { from: at, bytes: vec![bytes] }),
         }
     }
-    let runs = runs.into_iter().map(|(from, bytes, _)| Run { from, bytes: joined(bytes) }).collect();
     // A structure may end behind the range: all of it counts.
     Ok(Read { range: range.start..part.end, runs, damaged: part.damaged })
-}
-
-/// A copy of some bytes in one piece. The memory of the disk's pool is needed for other reads.
-fn joined(bytes: Vec<Bytes>) -> Bytes {
-    let mut all = BytesMut::with_capacity(bytes.iter().map(Bytes::len).sum());
-    bytes.iter().for_each(|bytes| all.extend_from_slice(bytes));
-    all.freeze()
 }
 
 impl ToCopy {
@@ -125,7 +113,8 @@ impl ToCopy {
                 let mut one = Copied { ranges: Ranges::of(read.range), damaged: read.damaged, parts: Vec::new() };
                 for run in read.runs {
                     one.parts.push(run.part(run.from, Source::Here { at: 0 }));
-                    inline.put(self.id, run.from, run.bytes);
+                    // A copy: the bytes keep the memory of a larger read.
+                    inline.put(self.id, run.from, run.bytes.concat().into());
                 }
                 copied.add(one);
             }
@@ -135,9 +124,12 @@ impl ToCopy {
 }
 
 impl Run {
+    fn len(&self) -> u32 {
+        u32::try_from(self.bytes.iter().map(Bytes::len).sum::<usize>()).expect("a run within an extent")
+    }
+
     fn part(&self, from: u32, source: Source) -> Part {
-        let len = u32::try_from(self.bytes.len()).expect("a run within an extent");
-        Part { from, len, crc: checksum(&self.bytes), source }
+        Part { from, len: self.len(), crc: checksum_of(&self.bytes), source }
     }
 }
 
@@ -245,10 +237,7 @@ impl<'a> Uploads<'a> {
             at += part.len;
             copied.parts.push(part);
         }
-        let body = match <[Run; 1]>::try_from(read.runs) {
-            Ok([only]) => only.bytes,
-            Err(runs) => joined(runs.into_iter().map(|run| run.bytes).collect()),
-        };
+        let body: Vec<Bytes> = read.runs.into_iter().flat_map(|run| run.bytes).collect();
         let (attempts, name) = (self.attempts, ObjectName::Piece { of: id, from: first, by }.to_string());
         if self.unanswered {
             self.answered.entry(id).or_default().add(copied.clone());

@@ -25,19 +25,27 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 pub struct UsePart {
     /// Where the part ends: a later read continues there.
     pub end: u32,
-    /// The structures in it, by their offsets. Blocks between them hold nothing.
+    /// The structures in it, by their offsets: one or more in each piece. Blocks between the pieces
+    /// hold nothing. A piece keeps up to a megabyte of memory.
     pub pieces: Vec<(u32, Bytes)>,
+    /// Bytes of the pieces.
+    pub bytes: u64,
     /// Where structures are missing that no copy of the disk has whole.
     pub damaged: Ranges,
 }
 
 impl UsePart {
-    fn push(&mut self, at: u64, bytes: Bytes) {
-        self.pieces.push((at as u32, bytes));
-    }
-
-    fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    /// Adds a structure, which the window may have read.
+    fn push(&mut self, at: u64, bytes: Bytes, window: &Window) {
+        self.bytes += bytes.len() as u64;
+        if let Some((last_at, last)) = self.pieces.last_mut()
+            && u64::from(*last_at) + last.len() as u64 == at
+            && let Some(joined) = window.joined(last, &bytes)
+        {
+            *last = joined;
+        } else {
+            self.pieces.push((at as u32, bytes));
+        }
     }
 }
 
@@ -92,7 +100,7 @@ impl UseReader {
         self.info = self.shared.extents.get(self.info.extent, self.info.epoch).ok_or(LogError::Moved)?;
         self.window = Window::new(self.shared.disk.clone(), self.start, self.extent_bytes(), None);
         let mut part = UsePart::default();
-        while at < to && part.bytes() < most {
+        while at < to && part.bytes < most {
             at = match self.place(at, to) {
                 UsePlace::Header => {
                     let header = HeaderOf { id: self.id, exact: true };
@@ -178,7 +186,7 @@ impl UseReader {
         accept: impl Fn(&S::Value) -> bool,
     ) -> Result<u64, LogError> {
         match self.whole(at, structure, accept).await? {
-            Some(whole) => part.push(at, whole.bytes),
+            Some(whole) => part.push(at, whole.bytes, &self.window),
             None => part.damaged.insert(at as u32..(at + len) as u32),
         }
         Ok(at + len)
@@ -190,7 +198,7 @@ impl UseReader {
         let place = FrameAt { id: self.id, at, end: self.extent_bytes(), kind };
         if let Some(whole) = self.whole(at, &place, |_| true).await? {
             let next = at + whole.bytes.len() as u64;
-            part.push(at, whole.bytes);
+            part.push(at, whole.bytes, &self.window);
             return Ok(next);
         }
         let next = self.next_frame(at + BLOCK_BYTES, end).await;
@@ -259,7 +267,7 @@ impl UseReader {
             let next = block_at + whole.bytes.len() as u64;
             self.footer_at = Some((next, index + 1));
             if block_at >= at {
-                part.push(block_at, whole.bytes);
+                part.push(block_at, whole.bytes, &self.window);
                 return Ok(next);
             }
             (block_at, index) = (next, index + 1);

@@ -28,10 +28,13 @@ const VANISHED: Duration = Duration::from_secs(10);
 
 /// A client of the servers behind one URL. It resends a request only if the server closed the
 /// connection before any of it was sent.
-pub type HttpClient = Client<HttpsConnector<Connector>, Full<Bytes>>;
+pub type HttpClient = HttpClientOf<Full<Bytes>>;
+
+/// As [`HttpClient`], for requests whose bodies have type `B`.
+pub type HttpClientOf<B> = Client<HttpsConnector<Connector>, B>;
 
 /// A client for gRPC, whose requests have bodies of type `B`.
-pub type GrpcClient<B> = Client<HttpsConnector<Connector>, B>;
+pub type GrpcClient<B> = HttpClientOf<B>;
 
 /// TLS settings of a client.
 pub struct ClientTls {
@@ -68,7 +71,11 @@ pub fn with_system_authorities(
 ///
 /// # Errors
 /// The URL or the certificates are invalid; the text is for operators.
-pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, String> {
+pub fn http_client<B>(url: &http::Uri, idle_max: usize) -> Result<HttpClientOf<B>, String>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
     http_client_for(url, idle_max, None, Addresses::Any)
 }
 
@@ -77,12 +84,16 @@ pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, Strin
 /// # Errors
 /// The URL or the certificates are invalid, or the host of the URL is an address that is not
 /// allowed; the text is for operators.
-pub fn http_client_for(
+pub fn http_client_for<B>(
     url: &http::Uri,
     idle_max: usize,
     tls: Option<ClientTls>,
     addresses: Addresses,
-) -> Result<HttpClient, String> {
+) -> Result<HttpClientOf<B>, String>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
     let (builder, connector) = connector(url, tls, addresses)?;
     let connector = builder.enable_http1().wrap_connector(connector);
     Ok(Client::builder(TokioExecutor::new())
@@ -164,11 +175,14 @@ pub(crate) fn check_url(url: &http::Uri) -> Result<(), String> {
 ///
 /// # Errors
 /// The answer is incomplete or too large; the text is for operators.
-pub async fn exchange(
-    client: &HttpClient,
-    request: Request<Full<Bytes>>,
+pub async fn exchange<B>(
+    client: &HttpClientOf<B>,
+    request: Request<B>,
     bytes_max: usize,
-) -> Result<Response<Bytes>, String> {
+) -> Result<Response<Bytes>, String>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
+{
     let (head, body): (_, Incoming) = client.request(request).await.map_err(|e| with_causes(&e))?.into_parts();
     let body = Limited::new(body, bytes_max).collect().await.map_err(|e| with_causes(&*e))?;
     Ok(Response::from_parts(head, body.to_bytes()))

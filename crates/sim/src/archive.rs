@@ -316,7 +316,9 @@ impl LifeArchive {
         archive.stop(CATCH_UP).await;
         self.check()?;
         let status = archive.status();
-        if status.error.is_some() || status.state == ArchiveState::Claiming && self.plan.away {
+        // A stop does not wait for a claim whose requests fail.
+        let is_claiming = status.state == ArchiveState::Claiming && status.failures > 0;
+        if status.error.is_some() || is_claiming {
             return Ok(());
         }
         if status.state != ArchiveState::Following || status.lag_bytes > 0 || status.lag_seconds > 0.0 {

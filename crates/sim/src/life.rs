@@ -3,6 +3,7 @@
 mod work;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -304,7 +305,8 @@ impl Machine {
                         return Ok(None);
                     }
                     tries += 1;
-                    if counts.read_eio + counts.write_eio + counts.flush_eio + counts.full > 0 && tries < 40 {
+                    let disks_fail = counts.read_eio + counts.write_eio + counts.flush_eio + counts.full > 0;
+                    if (disks_fail || self.shared.index_fails.load(Ordering::Relaxed)) && tries < 40 {
                         continue;
                     }
                     return Err(format!("the pool does not open: {error:?}"));

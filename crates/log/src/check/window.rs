@@ -73,6 +73,16 @@ impl Window {
         Ok(self.piece.slice(from..from + (end - at) as usize))
     }
 
+    /// Bytes at two neighbouring offsets as one slice, if they are such a slice already.
+    pub(crate) fn joined(&self, first: &Bytes, second: &Bytes) -> Option<Bytes> {
+        let (piece, first, second) = (self.piece.as_ptr_range(), first.as_ptr_range(), second.as_ptr_range());
+        let is_slice = piece.start <= first.start && first.end == second.start && second.end <= piece.end;
+        is_slice.then(|| {
+            let from = first.start.addr() - piece.start.addr();
+            self.piece.slice(from..second.end.addr() - piece.start.addr())
+        })
+    }
+
     async fn fill(&mut self, at: u64, end: u64) -> io::Result<()> {
         let block = BLOCK as u64;
         let from = at / block * block;

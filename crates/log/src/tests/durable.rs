@@ -408,27 +408,29 @@ async fn what_one_copy_has_lost_is_read_from_the_other_and_rot_is_never_copied()
             for range in of.durable.iter() {
                 let part = reader.read(range.clone(), u64::MAX).await.expect("in use");
                 assert_eq!(part.end, range.end);
-                found.extend(part.pieces);
+                for (at, piece) in part.pieces {
+                    found.extend((0..piece.len()).step_by(BLOCK).map(|n| (at + n as u32, piece.slice(n..n + BLOCK))));
+                }
                 damaged.extend(&part.damaged);
             }
             (found, damaged)
         };
         let (whole, damaged) = read().await;
         assert!(damaged.is_empty(), "{damaged:?}");
-        assert_eq!(whole.values().map(|piece| piece.len() as u64).sum::<u64>(), of.durable.bytes());
-        for (at, piece) in &whole {
-            let place = start + u64::from(*at) + piece.len() as u64 / 2;
+        assert_eq!((whole.len() * BLOCK) as u64, of.durable.bytes());
+        for at in whole.keys() {
+            let place = start + u64::from(*at) + BLOCK as u64 / 2;
             twin.flip(0, place);
             assert_eq!(read().await, (whole.clone(), Ranges::default()), "extent {extent} at {at}");
             assert!(twin.agree(place / 4096 * 4096, 4096).await, "and healed");
         }
-        for (at, piece) in &whole {
-            let middle = start + u64::from(*at) + piece.len() as u64 / 2;
+        for at in whole.keys() {
+            let middle = start + u64::from(*at) + BLOCK as u64 / 2;
             (0..2).for_each(|copy| twin.flip(copy, middle));
             let (found, damaged) = read().await;
             assert_eq!(found.get(at), None, "extent {extent} at {at}");
             assert!(damaged.iter().any(|range| range.contains(at)), "extent {extent} at {at}: {damaged:?}");
-            assert!(found.iter().all(|(at, piece)| whole.get(at) == Some(piece)));
+            assert!(found.iter().all(|(at, block)| whole.get(at) == Some(block)));
             (0..2).for_each(|copy| twin.flip(copy, middle));
         }
     }

@@ -5,14 +5,14 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::{Method, Request};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient as StoreClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-    HttpService,
+    HttpClient as StoreClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
 };
 
-use crate::http_client::{HttpClient, with_causes};
+use crate::http_client::{HttpClientOf, with_causes};
 
 /// Most bytes of a listing, and of the answer to a delete.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
@@ -60,9 +60,12 @@ impl StatusError {
     }
 }
 
+/// A client that sends the bodies of the library as they are.
+pub(super) type StoreHttpClient = HttpClientOf<HttpRequestBody>;
+
 /// Sends the library's requests, once each.
 #[derive(Clone)]
-pub(super) struct Adapter(pub(super) HttpClient);
+pub(super) struct Adapter(pub(super) StoreHttpClient);
 
 impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,9 +88,8 @@ impl HttpService for Adapter {
         // The library reads these answers as a whole.
         let is_object = head.method == Method::GET && !head.uri.query().unwrap_or_default().contains("list-type");
         let bytes_max = if is_object { usize::MAX } else { DOCUMENT_BYTES_MAX };
-        let body = body.collect().await?.to_bytes();
-        let request = Request::from_parts(head, Full::new(body));
-        let answer = self.0.request(request).await.map_err(|e| failed(with_causes(&e).into()))?;
+        let answer =
+            self.0.request(Request::from_parts(head, body)).await.map_err(|e| failed(with_causes(&e).into()))?;
         let (head, body) = answer.into_parts();
         if !head.status.is_success() {
             let body =

@@ -82,11 +82,12 @@ impl DirectoryStore {
     }
 
     /// Writes a complete, flushed file that has no name of an object yet.
-    fn incomplete(&self, body: &[u8]) -> io::Result<PathBuf> {
+    fn incomplete(&self, body: &[Bytes]) -> io::Result<PathBuf> {
         self.cleaned.call_once(|| self.remove_incomplete());
         let path = self.root.join(format!("{INCOMPLETE}{:016x}", self.env.random_u64()));
         let mut file = File::options().write(true).create_new(true).open(&path)?;
-        let written = file.write_all(body).and_then(|()| file.sync_all());
+        let mut pieces = body.iter();
+        let written = pieces.try_for_each(|piece| file.write_all(piece)).and_then(|()| file.sync_all());
         if written.is_err() {
             let _ = fs::remove_file(&path);
         }
@@ -106,7 +107,7 @@ impl DirectoryStore {
         work().map_err(|e: io::Error| RemoteError::Unknown(e.to_string()))
     }
 
-    fn create_now(&self, path: &Path, body: &[u8]) -> RemoteResult<EntityTag> {
+    fn create_now(&self, path: &Path, body: &[Bytes]) -> RemoteResult<EntityTag> {
         let new = self.incomplete(body).map_err(|e| error_of(&e))?;
         let linked = link(&new, path);
         // NFS may say that the name exists when its own first attempt has made it.
@@ -128,10 +129,10 @@ impl DirectoryStore {
         locked.map_err(|e| error_of(&e))
     }
 
-    fn replace_now(&self, path: &Path, body: &[u8], over: &EntityTag) -> RemoteResult<EntityTag> {
+    fn replace_now(&self, path: &Path, body: &[Bytes], over: &EntityTag) -> RemoteResult<EntityTag> {
         let _lock = self.lock()?;
-        match fs::read(path) {
-            Ok(now) if tag_of(&now) == *over => {}
+        match fs::read(path).map(Bytes::from) {
+            Ok(now) if tag_of(std::slice::from_ref(&now)) == *over => {}
             Ok(_) => {
                 self.sync(path)?;
                 return Err(RemoteError::Changed);
@@ -160,8 +161,9 @@ impl DirectoryStore {
             let mut body = vec![0; (range.end - range.start) as usize];
             file.seek(SeekFrom::Start(range.start))?;
             file.read_exact(&mut body)?;
-            let tag = whole.then(|| tag_of(&body));
-            Ok(Some(RemoteObject { body: body.into(), tag, size }))
+            let body = Bytes::from(body);
+            let tag = whole.then(|| tag_of(std::slice::from_ref(&body)));
+            Ok(Some(RemoteObject { body, tag, size }))
         };
         match work() {
             Ok(Some(object)) => Ok(object),
@@ -262,8 +264,9 @@ fn same_file(one: &Path, other: &Path) -> bool {
     of(one).is_ok_and(|one| of(other).is_ok_and(|other| one == other))
 }
 
-fn tag_of(body: &[u8]) -> EntityTag {
-    EntityTag(hex::encode(Sha256::digest(body)))
+fn tag_of(body: &[Bytes]) -> EntityTag {
+    let digest = body.iter().fold(Sha256::new(), |digest, piece| digest.chain_update(piece));
+    EntityTag(hex::encode(digest.finalize()))
 }
 
 fn error_of(error: &io::Error) -> RemoteError {
@@ -279,7 +282,7 @@ fn error_of(error: &io::Error) -> RemoteError {
 }
 
 impl RemoteStore for DirectoryStore {
-    fn create<'a>(&'a self, name: &'a str, body: Bytes) -> BoxFuture<'a, RemoteResult<EntityTag>> {
+    fn create<'a>(&'a self, name: &'a str, body: Vec<Bytes>) -> BoxFuture<'a, RemoteResult<EntityTag>> {
         Box::pin(async move {
             let path = self.path(name)?;
             self.blocking(move |store| store.create_now(&path, &body)).await
@@ -294,7 +297,7 @@ impl RemoteStore for DirectoryStore {
     ) -> BoxFuture<'a, RemoteResult<EntityTag>> {
         Box::pin(async move {
             let (path, over) = (self.path(name)?, over.clone());
-            self.blocking(move |store| store.replace_now(&path, &body, &over)).await
+            self.blocking(move |store| store.replace_now(&path, &[body], &over)).await
         })
     }
 

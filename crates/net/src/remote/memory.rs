@@ -202,8 +202,8 @@ impl MemoryStore {
 }
 
 impl RemoteStore for MemoryStore {
-    fn create<'a>(&'a self, name: &'a str, body: Bytes) -> BoxFuture<'a, RemoteResult<EntityTag>> {
-        Box::pin(self.put(RemoteCall::Create(name), Write::Create(name.to_owned(), body)))
+    fn create<'a>(&'a self, name: &'a str, body: Vec<Bytes>) -> BoxFuture<'a, RemoteResult<EntityTag>> {
+        Box::pin(self.put(RemoteCall::Create(name), Write::Create(name.to_owned(), body.concat().into())))
     }
 
     fn replace<'a>(

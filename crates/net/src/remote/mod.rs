@@ -84,12 +84,12 @@ pub type RemoteResult<T> = Result<T, RemoteError>;
 /// A store of objects elsewhere. Names are parts separated by `/`, of ASCII letters, digits and
 /// `-`, `_`, `.`, `~`.
 pub trait RemoteStore: Send + Sync + fmt::Debug {
-    /// Creates an object that does not exist. Durable when it returns.
+    /// Creates an object that does not exist, of bytes in pieces. Durable when it returns.
     ///
     /// # Errors
     /// [`RemoteError::Exists`], [`RemoteError::Unknown`], [`RemoteError::Slow`],
     /// [`RemoteError::Refused`].
-    fn create<'a>(&'a self, name: &'a str, body: Bytes) -> BoxFuture<'a, RemoteResult<EntityTag>>;
+    fn create<'a>(&'a self, name: &'a str, body: Vec<Bytes>) -> BoxFuture<'a, RemoteResult<EntityTag>>;
 
     /// Replaces an object that has this entity tag. Durable when it returns.
     ///

@@ -120,14 +120,14 @@ impl Probe<'_> {
     async fn create(&mut self) -> Result<EntityTag, Failed> {
         let name = self.name("create");
         let (first, second) = (Bytes::from_static(b"the first content"), Bytes::from_static(b"another"));
-        let created = self.patiently(|| self.store.create(&name, first.clone())).await;
+        let created = self.patiently(|| self.store.create(&name, vec![first.clone()])).await;
         let created = match created {
             // An attempt without a clear answer had succeeded.
             Err(RemoteError::Exists) => self.read(&name).await?.1.ok_or_else(|| RemoteError::Refused("no tag".into())),
             other => other,
         };
         let tag = created.map_err(|e| ("create an object", e))?;
-        let again = self.patiently(|| self.store.create(&name, second.clone())).await;
+        let again = self.patiently(|| self.store.create(&name, vec![second.clone()])).await;
         let wrong = match again {
             Err(RemoteError::Exists) => None,
             Ok(_) => Some("If-None-Match: * is ignored: an object that exists was created again".to_owned()),
@@ -223,7 +223,7 @@ impl Probe<'_> {
         let mut wrong = None;
         for race in 0..RACES {
             let name = self.name(&format!("race-{race}"));
-            let answers = join_all((0..RACERS).map(|n| self.store.create(&name, racer_body(race, n)))).await;
+            let answers = join_all((0..RACERS).map(|n| self.store.create(&name, vec![racer_body(race, n)]))).await;
             let there = match self.read(&name).await {
                 Err((_, RemoteError::Missing)) => None,
                 read => Some(read?.0),
@@ -237,7 +237,7 @@ impl Probe<'_> {
     async fn race_replaces(&mut self) -> Result<(), Failed> {
         let mut wrong = None;
         let name = self.name("races");
-        let created = self.patiently(|| self.store.create(&name, Bytes::from_static(b"begin"))).await;
+        let created = self.patiently(|| self.store.create(&name, vec![Bytes::from_static(b"begin")])).await;
         created.map(drop).or_else(|e| if e == RemoteError::Exists { Ok(()) } else { Err(("create an object", e)) })?;
         for race in 0..RACES {
             let Some(over) = self.read(&name).await?.1 else {
@@ -299,7 +299,7 @@ impl Probe<'_> {
             for n in 0..count {
                 let name = self.name(&format!("timed-{bytes}-{n}"));
                 let begun = self.env.now();
-                match self.store.create(&name, body.clone()).await {
+                match self.store.create(&name, vec![body.clone()]).await {
                     Ok(_) => took.push(self.env.now().saturating_sub(begun)),
                     Err(RemoteError::Unknown(_) | RemoteError::Slow(_)) => {}
                     Err(e) => return Err(("create an object", e)),

@@ -7,20 +7,24 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
+use object_store::client::HttpRequestBody;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion};
 use steadfast_flow::{BoxFuture, Env};
 
-use super::adapter::{Adapter, StatusError};
+use super::adapter::{Adapter, StatusError, StoreHttpClient};
 use super::name::{S3Place, check_name};
 use super::probe::ProbeFinding;
 use super::rules::QUESTIONS;
 use super::{EntityTag, REMOTE_PAGE, RemoteEntry, RemoteError, RemoteObject, RemoteResult, RemoteStore};
-use crate::http_client::{HttpClient, exchange, http_client, with_causes};
+use crate::http_client::{exchange, http_client, with_causes};
 use crate::s3::{S3Endpoint, S3Request};
 
 /// Most bytes of the settings of a bucket.
 const SETTINGS_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
 
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
@@ -30,7 +34,7 @@ pub struct S3Store {
     store: AmazonS3,
     /// For what the library has no requests.
     endpoint: S3Endpoint,
-    client: HttpClient,
+    client: StoreHttpClient,
     place: S3Place,
     env: Env,
     /// Time limit of a request.
@@ -84,6 +88,7 @@ impl S3Store {
     async fn settings(&self, query: &str) -> Result<(u16, Bytes), String> {
         let request = S3Request { method: "GET", bucket: &self.place.bucket, key: "", query, headers: &[] };
         let request = self.endpoint.request(&request, self.env.wall_ms(), Bytes::new()).map_err(|e| e.to_string())?;
+        let request = request.map(|_| HttpRequestBody::empty());
         let answer = self.env.timeout(self.timeout, exchange(&self.client, request, SETTINGS_BYTES_MAX)).await;
         let answer = answer.ok_or_else(|| "no answer".to_owned())??;
         Ok((answer.status().as_u16(), answer.into_body()))
@@ -140,10 +145,10 @@ impl S3Store {
         }
     }
 
-    async fn put(&self, name: &str, body: Bytes, mode: PutMode) -> RemoteResult<EntityTag> {
+    async fn put(&self, name: &str, body: PutPayload, mode: PutMode) -> RemoteResult<EntityTag> {
         let path = self.path(name)?;
         let options = PutOptions { mode, ..PutOptions::default() };
-        let put = self.attempt(self.store.put_opts(&path, PutPayload::from(body), options)).await?;
+        let put = self.attempt(self.store.put_opts(&path, body, options)).await?;
         put.e_tag.map(EntityTag).ok_or_else(|| RemoteError::Refused("the store gives no entity tags".to_owned()))
     }
 
@@ -156,7 +161,7 @@ impl S3Store {
             if sent.end - sent.start > bytes_max {
                 return Ok((meta, sent, None));
             }
-            let mut body = BytesMut::with_capacity((sent.end - sent.start) as usize);
+            let mut body = page_aligned((sent.end - sent.start) as usize);
             let mut pieces = found.into_stream();
             while let Some(piece) = pieces.try_next().await? {
                 body.extend_from_slice(&piece);
@@ -220,6 +225,12 @@ impl S3Store {
     }
 }
 
+/// Memory for a body of `len` bytes, which begins at a page: a disk takes that without a copy.
+fn page_aligned(len: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(len + PAGE);
+    memory.split_off(memory.as_ptr().align_offset(PAGE))
+}
+
 /// The text of the last cause, which the others repeat.
 fn innermost(error: &object_store::Error) -> String {
     let mut error: &dyn std::error::Error = error;
@@ -230,9 +241,9 @@ fn innermost(error: &object_store::Error) -> String {
 }
 
 impl RemoteStore for S3Store {
-    fn create<'a>(&'a self, name: &'a str, body: Bytes) -> BoxFuture<'a, RemoteResult<EntityTag>> {
+    fn create<'a>(&'a self, name: &'a str, body: Vec<Bytes>) -> BoxFuture<'a, RemoteResult<EntityTag>> {
         Box::pin(async move {
-            match self.put(name, body, PutMode::Create).await {
+            match self.put(name, body.into_iter().collect(), PutMode::Create).await {
                 Err(RemoteError::Changed) => Err(RemoteError::Exists),
                 Err(RemoteError::Missing) => Err(RemoteError::Refused("404 to a write".to_owned())),
                 done => done,
@@ -248,7 +259,7 @@ impl RemoteStore for S3Store {
     ) -> BoxFuture<'a, RemoteResult<EntityTag>> {
         Box::pin(async move {
             let version = UpdateVersion { e_tag: Some(over.0.clone()), version: None };
-            match self.put(name, body, PutMode::Update(version)).await {
+            match self.put(name, body.into(), PutMode::Update(version)).await {
                 // S3 says so if the object does not exist.
                 Err(RemoteError::Missing) => Err(RemoteError::Changed),
                 done => done,

@@ -91,11 +91,11 @@ impl Model {
 }
 
 impl RemoteStore for Model {
-    fn create<'a>(&'a self, name: &'a str, body: Bytes) -> BoxFuture<'a, RemoteResult<EntityTag>> {
+    fn create<'a>(&'a self, name: &'a str, body: Vec<Bytes>) -> BoxFuture<'a, RemoteResult<EntityTag>> {
         let fault = self.fault;
         let refused =
             move |now: Option<u64>| (now.is_some() && fault != Fault::IgnoresCreate).then_some(RemoteError::Exists);
-        Box::pin(self.put(name, body, refused))
+        Box::pin(self.put(name, body.concat().into(), refused))
     }
 
     fn replace<'a>(
@@ -208,8 +208,8 @@ fn bytes(text: &str) -> Bytes {
 
 /// What every store does.
 async fn contract(store: &dyn RemoteStore) {
-    let first = store.create("a/b", bytes("first")).await.expect("created");
-    assert_eq!(store.create("a/b", bytes("other")).await, Err(RemoteError::Exists));
+    let first = store.create("a/b", vec![bytes("fi"), Bytes::new(), bytes("rst")]).await.expect("created");
+    assert_eq!(store.create("a/b", vec![bytes("other")]).await, Err(RemoteError::Exists));
     let read = store.read("a/b", None, 100).await.expect("read");
     assert_eq!((&read.body[..], read.tag.as_ref(), read.size), (&b"first"[..], Some(&first), 5));
     assert_eq!(store.read("a/b", Some(1..3), 100).await.expect("read").body[..], b"ir"[..]);
@@ -220,7 +220,7 @@ async fn contract(store: &dyn RemoteStore) {
     assert_eq!(store.replace("a/c", bytes("third"), &first).await, Err(RemoteError::Changed));
     assert_eq!(store.read("a/b", None, 100).await.expect("read").body[..], b"second"[..]);
     for name in ["a.b", "a/b.c/d", "a/bb", "b"] {
-        store.create(name, bytes(name)).await.expect("created");
+        store.create(name, vec![bytes(name)]).await.expect("created");
     }
     let names = async |under: &str, after: &str| {
         let page = store.list(under, after).await.expect("listed");
@@ -235,8 +235,8 @@ async fn contract(store: &dyn RemoteStore) {
     let gone = ["a/b".to_owned(), "a/b.c/d".to_owned(), "missing".to_owned()];
     store.delete(&gone).await.expect("deleted");
     assert_eq!(names("", "").await, ["a.b", "a/bb", "b"]);
-    store.create("a/b.c/d", bytes("again")).await.expect("created");
-    let answers = join_all((0..20).map(|n| store.create("race", bytes(&n.to_string())))).await;
+    store.create("a/b.c/d", vec![bytes("again")]).await.expect("created");
+    let answers = join_all((0..20).map(|n| store.create("race", vec![bytes(&n.to_string())]))).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
 }
 
@@ -254,12 +254,9 @@ async fn a_directory_keeps_the_contract() {
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".new.")), "{left:?}");
     assert_eq!(unfit(&store).await, [""; 0]);
     for name in ["../x", "", "a//b", ".lock"] {
-        assert!(matches!(store.create(name, Bytes::new()).await, Err(RemoteError::Refused(_))), "{name}");
+        assert!(matches!(store.create(name, Vec::new()).await, Err(RemoteError::Refused(_))), "{name}");
     }
-    assert!(
-        matches!(store.create("b/x", Bytes::new()).await, Err(RemoteError::Refused(_))),
-        "an object is no directory"
-    );
+    assert!(matches!(store.create("b/x", Vec::new()).await, Err(RemoteError::Refused(_))), "an object is no directory");
     std::fs::create_dir(dir.path().join("lost+found")).expect("made");
     assert!(store.list("", "").await.is_ok_and(|page| page.iter().all(|entry| !entry.name.contains('+'))));
     assert!(matches!(store.read("b", None, 0).await, Err(RemoteError::Refused(_))), "too many bytes");
@@ -363,7 +360,7 @@ async fn a_status_has_one_meaning_and_each_request_is_sent_once() {
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
         let answer: &'static str = if status.is_empty() { body } else { format!("{head}{body}").leak() };
         let (store, requests) = scripted(vec![answer; 3]).await;
-        let created = store.create("n", bytes("body")).await;
+        let created = store.create("n", vec![bytes("body")]).await;
         let replaced = store.replace("n", bytes("body"), &EntityTag("\"e0\"".into())).await;
         let got = store.read("n", None, 100).await;
         assert_eq!(
@@ -404,7 +401,7 @@ async fn a_body_that_is_cut_off_or_of_another_range_is_no_answer() {
 #[tokio::test]
 async fn an_endpoint_that_hangs_gives_no_clear_answer() {
     let (store, requests) = scripted(vec![]).await;
-    assert_eq!(kind(&store.create("n", bytes("body")).await), "unknown");
+    assert_eq!(kind(&store.create("n", vec![bytes("body")]).await), "unknown");
     assert_eq!(kind(&store.list("", "").await), "unknown");
     assert_eq!(kind(&store.delete(&["n".to_owned()]).await), "unknown");
     assert_eq!(requests.lock().len(), 3);

@@ -19,7 +19,7 @@ pub(crate) struct ArchivePlan {
     /// The longest time that a request takes, in microseconds.
     pub(crate) slow_us: u64,
     /// Whether the store is away for a while in each life.
-    pub(crate) away: bool,
+    away: bool,
 }
 
 impl ArchivePlan {

@@ -323,6 +323,10 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
         if shard.layout().as_deref() != Some(&*layout)
             && let Err(e) = shard.put_layout(&layout).await
         {
+            // Without a layout it would be a pool of its own when it is the only disk of a start.
+            if is_blank(g) && !g.hint {
+                return Err(refuse(format!("{}: the layout of the pool could not be written: {e}", g.name)));
+            }
             // The other disks have the layout.
             tracing::warn!(disk = %g.name, error = %e, "the pool's layout could not be written");
         }

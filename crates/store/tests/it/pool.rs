@@ -376,12 +376,24 @@ async fn a_bucket_is_deleted_only_when_no_disk_has_anything_of_it() {
 
 #[tokio::test]
 async fn a_pool_whose_making_was_interrupted_is_made_by_the_next_start() {
-    for failing in 0..3 {
+    let mut without_layout = 0;
+    for (failing, after) in (0..3).flat_map(|failing| (0..8).map(move |after| (failing, after))) {
         let pool = Pool::of(3, false).await;
         let (disks, faults) = faulty(&pool);
-        faults[failing].add(Fault::new(OpKind::Write, Effect::Error(EIO)));
-        if let Ok((store, _)) = pool.open_on(disks).await {
-            let _ = store.close().await;
+        faults[failing].add(Fault::new(OpKind::Write, Effect::Error(EIO)).after(after));
+        match pool.open_on(disks).await {
+            Ok((store, _)) => {
+                let _ = store.close().await;
+                let alone = pool.given().swap_remove(failing);
+                let (store, report) = pool.open_on(vec![alone]).await.expect("open");
+                assert_eq!(report.missing.len(), 2, "d{failing} knows the others");
+                store.close().await.expect("close");
+            }
+            Err(e) => {
+                let why = e.to_string();
+                assert!(why.contains(&format!("d{failing}: ")), "{why}");
+                without_layout += u32::from(why.contains("the layout of the pool could not be written"));
+            }
         }
         let (store, report) = pool.open_with_report().await;
         assert!(report.missing.is_empty());
@@ -389,6 +401,7 @@ async fn a_pool_whose_making_was_interrupted_is_made_by_the_next_start() {
         put(&store, "k", b"x").await;
         assert_eq!(store.status().disks.len(), 3);
     }
+    assert!(without_layout > 0);
 }
 
 #[tokio::test]
