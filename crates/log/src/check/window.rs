@@ -115,3 +115,26 @@ impl Window {
         Ok(whole.freeze())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use steadfast_disk::MemDisk;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn neighbours_are_joined_without_a_copy_and_nothing_else_is() {
+        let mut window = Window::new(Arc::new(MemDisk::fixed(4 << 20)), 0, 4 << 20, None);
+        let first = window.get(0, 4096).await.expect("read");
+        let second = window.get(4096, 8192).await.expect("read");
+        let joined = window.joined(&first, &second).expect("they touch");
+        assert_eq!((joined.as_ptr(), joined.len()), (first.as_ptr(), 12_288));
+        let third = window.get(16_384, 4096).await.expect("read");
+        assert_eq!(window.joined(&first, &third), None, "a gap");
+        assert_eq!(window.joined(&second, &first), None, "in the other order");
+        assert_eq!(window.joined(&first, &Bytes::from(vec![0; 4096])), None, "other memory");
+        let far = window.get(2 << 20, 4096).await.expect("read");
+        assert_eq!(window.joined(&first, &second), None, "the window holds another piece");
+        assert_eq!(window.joined(&second, &far), None);
+    }
+}

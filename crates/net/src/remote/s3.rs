@@ -24,7 +24,7 @@ use crate::s3::{S3Endpoint, S3Request};
 const SETTINGS_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of a page.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
@@ -226,7 +226,7 @@ impl S3Store {
 }
 
 /// Memory for a body of `len` bytes, which begins at a page: a disk takes that without a copy.
-fn page_aligned(len: usize) -> BytesMut {
+pub(super) fn page_aligned(len: usize) -> BytesMut {
     let mut memory = BytesMut::with_capacity(len + PAGE);
     memory.split_off(memory.as_ptr().align_offset(PAGE))
 }

@@ -12,6 +12,7 @@ use steadfast_flow::{BoxFuture, Env};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::s3::{PAGE, page_aligned};
 use super::*;
 use crate::{S3Credentials, Secret};
 
@@ -407,4 +408,12 @@ async fn an_endpoint_that_hangs_gives_no_clear_answer() {
     assert_eq!(requests.lock().len(), 3);
     let findings = store.bucket_findings().await;
     assert!(findings.iter().all(|finding| finding.verdict == ProbeVerdict::Noted), "{findings:?}");
+}
+
+#[test]
+fn a_body_begins_at_a_page_and_has_room() {
+    for len in [0, 1, PAGE, 8 << 20] {
+        let body = page_aligned(len);
+        assert!((body.as_ptr() as usize).is_multiple_of(PAGE) && body.is_empty() && body.capacity() >= len, "{len}");
+    }
 }
