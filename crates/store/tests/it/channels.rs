@@ -50,9 +50,7 @@ pub(crate) async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store 
 
 /// The store after a crash without losses; the store cannot know that there were none.
 async fn crashed(pool: &mut Pool, store: Store) -> Store {
-    let images = pool.mem.iter().map(|disk| Arc::new(disk.image())).collect();
-    drop(store);
-    pool.replace(images);
+    pool.crash(store);
     pool.open().await
 }
 

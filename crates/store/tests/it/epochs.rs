@@ -92,11 +92,10 @@ on_disks! {
             let is = durable(is);
             let store = reopened(&pool, store, true).await;
             assert_eq!(durable(positions(&store)), is);
-            let crashed = images(&pool);
-            drop(store);
-            pool.replace(crashed);
+            pool.crash(store);
             let store = pool.open().await;
             assert_eq!(durable(positions(&store)), is);
+            store.close().await.expect("closed");
             drop(store);
 
             // Another opening of the same state has yet other epochs.
@@ -112,7 +111,7 @@ on_disks! {
 async fn two_crashes_of_one_state_give_asynchronous_channels_different_epochs() {
     let (mut pool, store, _) = with_publications(1, true).await;
     let then = positions(&store);
-    drop(store);
+    pool.crash(store);
     let crashed = images(&pool);
     let mut epochs = vec![then["async"].epoch];
     for _ in 0..3 {
@@ -126,6 +125,7 @@ async fn two_crashes_of_one_state_give_asynchronous_channels_different_epochs() 
         let store = reopened(&pool, store, false).await;
         let store = reopened(&pool, store, false).await;
         assert_eq!(positions(&store), now);
+        store.close().await.expect("closed");
     }
     epochs.sort_unstable();
     epochs.dedup();

@@ -445,6 +445,7 @@ async fn a_failed_target_disk_loses_nothing_and_a_restart_continues() {
 #[tokio::test]
 async fn an_interrupted_move_is_continued() {
     let (mut pool, store) = Pool::start_on(2, true).await;
+    store.close().await.expect("close");
     drop(store);
     (pool.options.move_batch_bytes, pool.options.move_bytes_s) = (1, 200_000);
     let store = pool.open().await;

@@ -132,12 +132,27 @@ impl Pool {
     /// Deletes the index of a closed store.
     pub fn delete_index(&self) {
         match &self.index {
-            IndexKind::Lsm(_) => {
-                for entry in std::fs::read_dir(self.dir.path()).expect("readable") {
+            IndexKind::Lsm(index) => {
+                for entry in std::fs::read_dir(index.parent().expect("a directory")).expect("readable") {
                     std::fs::remove_dir_all(entry.expect("readable").path()).expect("removable");
                 }
             }
             IndexKind::Memory(checkpoint) => checkpoint.clear(),
+        }
+    }
+
+    /// Crashes a store. What was flushed is on the disks.
+    ///
+    /// The index of a pool in files is lost: a crash ends the tasks that write to it, but here they
+    /// may still run beside those of the next store.
+    pub fn crash(&mut self, store: Store) {
+        let images = self.mem.iter().map(|disk| Arc::new(disk.image())).collect();
+        drop(store);
+        self.replace(images);
+        if let IndexKind::Lsm(index) = &mut self.index {
+            let fresh = index.with_file_name("crashed");
+            std::fs::create_dir(&fresh).expect("made");
+            *index = fresh.join("index");
         }
     }
 
