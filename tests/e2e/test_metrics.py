@@ -4,6 +4,7 @@ logged."""
 import asyncio
 import json
 import re
+import shutil
 import threading
 import time
 
@@ -43,6 +44,23 @@ def keys(value, path=""):
     return {f"{path}.{key}" if path else key for key in value}.union(*below)
 
 
+def follower(make_server, owner, archive):
+    """A standby of a pool of two disks that has a copy."""
+    standby = make_server("standby", start=False, settings={"archive.to": archive, "data.disks": "d0,d1"})
+    standby.args, standby.admin_listen = ["--standby"], f"{standby.address}:{free_port()}"
+    standby.admin_port = int(standby.admin_listen.rpartition(":")[2])
+    standby.data.mkdir(mode=0o700)
+    shutil.copy(owner.data / "seal.key", standby.data)
+    standby.start(wait_ready=False)
+
+    def has_copy():
+        assert standby.process.poll() is None, standby.log()
+        return "standby: admin=" in standby.log() and standby.status()["standby"].get("copied_ms")
+
+    wait.until(has_copy, 60, "it has a copy")
+    return standby
+
+
 def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, origin, tmp_path):
     back_end = BackEnd()
     back_end.answers["/hook"] = {}
@@ -67,6 +85,11 @@ def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, o
         assert added.returncode == 0, added.stderr
         types = re.findall(r"^# TYPE (\S+) (\S+)$", server.admin("/metrics")[1], re.M)
         status = keys(json.loads(server.admin("/status")[1]))
+        standby = follower(make_server, server, f"file://{tmp_path}/backup")
+        of_standby = re.findall(r"^# TYPE (steadfast_standby\S+) (\S+)$", standby.admin("/metrics")[1], re.M)
+        assert of_standby
+        types += of_standby
+        status |= keys(json.loads(standby.admin("/status")[1]))
     finally:
         back_end.close()
     given, table = dict(types), documented()

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use steadfast_log::format::Superblock;
 use tokio::sync::Semaphore;
 
 use crate::attempts::Attempts;
 use crate::disk_writer::{DiskWriter, RestoreError, RestorePlace};
 use crate::error::ArchiveError;
 use crate::head::NamedCut;
-use crate::image::{DiskImage, ExtentImage};
+use crate::image::{DiskImage, ExtentImage, Image};
 use crate::image_disk::ImageDisk;
 use crate::image_pool::ImagePool;
-use crate::load::Loaded;
-use crate::name::{DiskId, HEAD};
+use crate::load::{Loaded, refuse_newer};
+use crate::name::DiskId;
 use crate::part_reader::PartReader;
 use crate::transfer_progress::TransferProgress;
 
@@ -77,17 +76,14 @@ impl ArchivedPool {
         payload: &bytes::Bytes,
     ) -> Result<Self, ArchiveError> {
         let loaded = Loaded::read(attempts, cut, payload).await?;
-        for (disk, of) in &loaded.image.disks {
-            let superblock = of.about.superblock(*disk);
-            if Superblock::decode(&superblock.encode()).is_err() || superblock.features.unwritable().is_some() {
-                let newer = format!(
-                    "the disk {} has a format that this build does not write: use a newer build",
-                    of.about.name
-                );
-                return Err(ArchiveError::broken(HEAD, newer));
-            }
-        }
+        refuse_newer(&loaded.image)?;
         Ok(Self { attempts: attempts.clone(), loaded, time_ms: cut.time_ms, tenure: None })
+    }
+
+    /// A state whose bytes were copied.
+    pub(crate) fn of_copy(attempts: &Attempts, image: Image, time_ms: u64) -> Self {
+        let loaded = Loaded { image, ..Loaded::default() };
+        Self { attempts: attempts.clone(), loaded, time_ms, tenure: None }
     }
 
     /// As the state of a head that this process owns.

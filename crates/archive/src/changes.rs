@@ -232,6 +232,11 @@ impl Changes {
         }
     }
 
+    /// The extents that they change.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (DiskId, u32)> {
+        self.disks.iter().flat_map(|(disk, of)| of.extents.keys().map(|extent| (*disk, *extent)))
+    }
+
     /// All parts.
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = (DiskId, u32, &mut UseChange)> {
         let disks = self.disks.iter_mut().map(|(disk, of)| (*disk, of));

@@ -8,6 +8,7 @@ use futures::TryStreamExt;
 use futures::stream::{FuturesOrdered, FuturesUnordered};
 use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
+use steadfast_log::Ranges;
 use steadfast_log::format::{EXTENTS_START, SUPERBLOCK_OFFSETS, Superblock};
 use tokio::sync::oneshot;
 
@@ -28,7 +29,7 @@ const EPOCHS_DRAWN: u64 = 1 << 40;
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// Parts that are copied at a time; each is a piece of up to 8 MiB.
-const COPIES: usize = 8;
+pub(crate) const COPIES: usize = 8;
 
 /// Headers that are written at a time.
 const HEADERS: usize = 32;
@@ -53,6 +54,9 @@ pub enum RestoreError {
     /// The disk cannot be written.
     #[error("the disk cannot be written: {0}")]
     Disk(#[from] io::Error),
+    /// The archived pool has a disk for which there is no place.
+    #[error("the archived pool has a disk {0}, and there is no place for it: name one more disk in data.disks")]
+    NoPlace(String),
 }
 
 /// Where a disk of an archive is restored.
@@ -96,7 +100,10 @@ pub(crate) struct DiskWriter<'a> {
 }
 
 /// Copies a part to its place on a disk.
-async fn copy(
+///
+/// # Errors
+/// Those of the store's content and of the disk.
+pub(crate) async fn copy(
     parts: Arc<PartReader>,
     disk: Arc<dyn Disk>,
     (id, part): (UseId, Part),
@@ -110,6 +117,34 @@ async fn copy(
     }
     while writes.try_next().await?.is_some() {}
     Ok(())
+}
+
+/// Writes zeros from one offset of a disk to another.
+///
+/// # Errors
+/// Those of the disk.
+pub(crate) async fn zero(disk: &Arc<dyn Disk>, mut from: u64, end: u64) -> io::Result<()> {
+    let zeros = Bytes::from(vec![0; (end - from).min(WRITE_BYTES_MAX as u64) as usize]);
+    while from < end {
+        let len = (end - from).min(zeros.len() as u64);
+        disk.write(from, zeros.slice(..len as usize)).await?;
+        from += len;
+    }
+    Ok(())
+}
+
+/// Empties a disk, and has it say that something with this identity writes it now. Durable when it
+/// returns.
+///
+/// # Errors
+/// Those of the disk.
+pub(crate) async fn begin(disk: &Arc<dyn Disk>, id: [u8; 16]) -> io::Result<()> {
+    disk.reserve(EXTENTS_START).await?;
+    // With the superblocks goes what lies behind them: what an earlier use of the disk knew of its
+    // extents.
+    zero(disk, 0, EXTENTS_START).await?;
+    disk.write(BEGUN_OFFSET, begun_block(id)).await?;
+    disk.flush().await
 }
 
 /// Something to be written in an extent.
@@ -141,11 +176,7 @@ impl DiskWriter<'_> {
         disk.reserve(superblock.extent_start(extents)).await?;
         let is_begun = RestorePlace::is_begun(disk, self.place.id).await;
         if !is_begun {
-            // With the superblocks goes what lies behind them: what an earlier use of the disk knew
-            // of its extents.
-            self.zero(0, EXTENTS_START).await?;
-            disk.write(BEGUN_OFFSET, begun_block(self.place.id)).await?;
-            disk.flush().await?;
+            begin(disk, self.place.id).await?;
         }
         self.uses(&superblock, if is_begun { self.place.begin } else { 0 }).await?;
         self.headers(&superblock).await?;
@@ -249,22 +280,53 @@ impl DiskWriter<'_> {
         Ok(done)
     }
 
+    /// Writes zeros where a use has nothing and the log looks for its header, first frame and
+    /// trailer, and behind the end of its records: bytes of an earlier use must not seem to be its
+    /// own.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(crate) async fn edges(&self) -> io::Result<()> {
+        let superblock = self.image.about.superblock(self.id);
+        let (whole, block) = (u32::try_from(superblock.extent_bytes).expect("less than 4 GiB"), BLOCK as u32);
+        for (extent, of) in &self.image.extents {
+            let ExtentImage::Used(of) = of else { continue };
+            let (mut edges, mut stored) = (Ranges::of(0..2 * block), Ranges::default());
+            edges.insert(whole - block..whole);
+            let end = of.durable.end();
+            if end < whole {
+                edges.insert(end..end + block);
+            }
+            of.parts.values().for_each(|part| stored.insert(part.from..part.from + part.len));
+            let start = superblock.extent_start(*extent);
+            for gap in edges.without(&stored).iter() {
+                zero(self.place.disk, start + u64::from(gap.start), start + u64::from(gap.end)).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Marks all other extents as free. Their bytes stay, and may be of a later use. The next uses
     /// get epochs above these, so the old bytes never verify again.
-    async fn headers(&self, superblock: &Superblock) -> Result<(), RestoreError> {
+    pub(crate) async fn headers(&self, superblock: &Superblock) -> Result<(), RestoreError> {
         let epoch = self.epoch_beyond();
         let mut writes = FuturesUnordered::new();
         for extent in 0..superblock.extents_in(self.place.disk.len()) {
+            let start = superblock.extent_start(extent);
             let block = match self.image.extents.get(&extent) {
                 Some(ExtentImage::Used(_)) => continue,
-                // Without a header it is found to be lost, as it was.
-                Some(ExtentImage::Lost { .. }) => vec![0; BLOCK].into(),
+                // It is found to be lost, as it was: no header, and no frame or trailer that would
+                // tell what it is.
+                Some(ExtentImage::Lost { .. }) => {
+                    self.zero(start, start + superblock.extent_bytes).await?;
+                    continue;
+                }
                 Some(ExtentImage::Free { .. }) | None => self.image.free_header(superblock, extent, epoch),
             };
             if writes.len() >= HEADERS {
                 writes.try_next().await?;
             }
-            writes.push(self.place.disk.write(superblock.extent_start(extent), block));
+            writes.push(self.place.disk.write(start, block));
         }
         while writes.try_next().await?.is_some() {}
         Ok(())
@@ -277,14 +339,7 @@ impl DiskWriter<'_> {
         self.image.counters.next_epoch.saturating_add(skipped)
     }
 
-    /// Writes zeros from one offset to another.
-    async fn zero(&self, mut from: u64, end: u64) -> Result<(), RestoreError> {
-        let zeros = Bytes::from(vec![0; (end - from).min(WRITE_BYTES_MAX as u64) as usize]);
-        while from < end {
-            let len = (end - from).min(zeros.len() as u64);
-            self.place.disk.write(from, zeros.slice(..len as usize)).await?;
-            from += len;
-        }
-        Ok(())
+    async fn zero(&self, from: u64, end: u64) -> io::Result<()> {
+        zero(self.place.disk, from, end).await
     }
 }

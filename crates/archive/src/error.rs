@@ -29,8 +29,8 @@ pub enum ArchiveError {
     Older(String),
     /// The owner of the archive seems to be alive.
     #[error(
-        "{machine} wrote the archive {age_s} s ago. To restore the pool here takes the archive from it, and it ends: stop \
-         it first. --take-over does it now; --at TIME makes a copy beside it"
+        "{machine} wrote the archive {age_s} s ago, so it seems to be alive. Stop it first: it loses what only it has. \
+         `restore --take-over` or `promote --force` takes the archive from it now; `restore --at TIME` makes a copy beside it"
     )]
     InUse {
         /// The machine of the owner.

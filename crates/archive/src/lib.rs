@@ -12,6 +12,8 @@
 //! - `image` is the state of a pool that `changes` describe, and `load` reads it.
 //! - `reader` reads an archive and takes it over, `history` finds its older states, and `check`
 //!   verifies all of them.
+//! - `standby` follows an archive onto disks of its own: `followed_image` is what the heads name,
+//!   `standby_disks` copy it, and `held_uses` is what they hold.
 //! - `archived_pool` is one state of a pool. `disk_writer` makes a disk of it. `image_pool` has
 //!   disks that are read only: each `image_disk` reads from the archive what a reader of it needs.
 
@@ -26,10 +28,12 @@ mod disk_writer;
 mod document;
 mod dropped;
 mod error;
+mod followed_image;
 mod following;
 mod gather;
 mod head;
 mod head_writer;
+mod held_uses;
 mod history;
 mod image;
 mod image_disk;
@@ -46,6 +50,9 @@ mod place;
 mod progress;
 mod reader;
 mod shipper;
+mod standby;
+mod standby_disks;
+mod standby_progress;
 mod transfer;
 mod transfer_progress;
 
@@ -63,4 +70,7 @@ pub use options::{ArchiveOptions, ArchiveSabotage};
 pub use own_state::StateKeeper;
 pub use progress::ArchiveState;
 pub use reader::{ArchiveDescription, ArchiveReader, TakeOver};
+pub use standby::{FollowEnd, Promotion, Standby, StandbyParts};
+pub use standby_disks::StandbyDisk;
+pub use standby_progress::{StandbyProgress, StandbyStatus};
 pub use transfer_progress::TransferProgress;

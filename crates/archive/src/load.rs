@@ -2,6 +2,7 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::de::DeserializeOwned;
+use steadfast_log::format::Superblock;
 
 use crate::attempts::Attempts;
 use crate::changes::Source;
@@ -76,10 +77,34 @@ impl Loaded {
     }
 }
 
-async fn document<T: DeserializeOwned>(attempts: &Attempts, kind: DocumentKind, name: &str) -> Result<T, ArchiveError> {
+/// Reads a document that must exist.
+///
+/// # Errors
+/// [`ArchiveError::Broken`] when it is missing or was changed.
+pub(crate) async fn document<T: DeserializeOwned>(
+    attempts: &Attempts,
+    kind: DocumentKind,
+    name: &str,
+) -> Result<T, ArchiveError> {
     let object = attempts.read(name, None, DOCUMENT_BYTES_MAX).await?;
     let (value, _) = decode(kind, &object.body).map_err(ArchiveError::document(name))?;
     Ok(value)
+}
+
+/// Refuses disks that this build cannot write.
+///
+/// # Errors
+/// What to do.
+pub(crate) fn refuse_newer(image: &Image) -> Result<(), ArchiveError> {
+    for (disk, of) in &image.disks {
+        let superblock = of.about.superblock(*disk);
+        if Superblock::decode(&superblock.encode()).is_err() || superblock.features.unwritable().is_some() {
+            let newer =
+                format!("the disk {} has a format that this build does not write: use a newer build", of.about.name);
+            return Err(ArchiveError::broken(HEAD, newer));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::archived_pool::{ArchivedDisk, ArchivedPool};
 use crate::attempts::{Attempts, Pause};
 use crate::check::{ArchiveCheck, Check};
 use crate::error::ArchiveError;
-use crate::head::{Head, NamedCut};
+use crate::head::{Head, NamedCut, Promise};
 use crate::head_writer::{KnownHeadObject, Replaced};
 use crate::history::{ArchivePoint, History};
 use crate::own_state::{OwnState, StateKeeper};
@@ -37,7 +37,7 @@ pub enum TakeOver {
 
 impl TakeOver {
     fn check(self, attempts: &Attempts, state: &OwnState, about: &About, head: &Head) -> Result<(), ArchiveError> {
-        if self == Self::Any || state.drew(head.owner) {
+        if self == Self::Any || state.drew(head.owner) || (self == Self::Idle && head.closed) {
             return Ok(());
         }
         let (machine, tenure) = (head.machine.clone(), head.tenure);
@@ -94,7 +94,11 @@ impl ArchiveReader {
         Self { attempts }
     }
 
-    async fn head(&self) -> Result<(About, KnownHeadObject), ArchiveError> {
+    /// What is at the place, and its head.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(crate) async fn head(&self) -> Result<(About, KnownHeadObject), ArchiveError> {
         let mut pause = Pause::new();
         loop {
             match Place::look(&self.attempts).await {
@@ -201,22 +205,38 @@ impl ArchiveReader {
         from: TakeOver,
     ) -> Result<ArchivedPool, ArchiveError> {
         let mut state = OwnState::load(keeper, self.attempts.env()).await?;
+        let (head, _) = self.claim(&mut state, machine, from).await?;
+        Ok(self.newest_of(&head).await?.owned(head.head.tenure))
+    }
+
+    /// Takes the archive over. Returns the head of the claim, and whether it has all that was
+    /// answered.
+    ///
+    /// # Errors
+    /// Why it cannot be read or taken.
+    pub(crate) async fn claim(
+        &self,
+        state: &mut OwnState,
+        machine: &str,
+        from: TakeOver,
+    ) -> Result<(KnownHeadObject, bool), ArchiveError> {
         let mut pause = Pause::new();
         if from == TakeOver::Idle {
             let (_, head) = self.head().await?;
-            if !state.drew(head.head.owner) {
+            if !state.drew(head.head.owner) && !head.head.closed {
                 self.is_idle(&head.head).await?;
             }
         }
         loop {
             let (about, head) = self.head().await?;
-            from.check(&self.attempts, &state, &about, &head.head)?;
+            from.check(&self.attempts, state, &about, &head.head)?;
             self.cut_of(&head)?;
+            let complete = head.head.closed || head.head.promise == Promise::Archived;
             let owner = state.draw(&about.id).await?;
             match head.take(&self.attempts, owner, machine).await? {
                 Replaced::Done(head) => {
                     state.claimed(&head.head).await?;
-                    return Ok(self.newest_of(&head).await?.owned(head.head.tenure));
+                    return Ok((head, complete));
                 }
                 // Its owner has written meanwhile.
                 Replaced::Taken(_) => pause.wait(self.attempts.env()).await,

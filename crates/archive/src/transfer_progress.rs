@@ -25,6 +25,11 @@ impl TransferProgress {
         self.done.load(Relaxed)
     }
 
+    /// Bytes that are still to be copied.
+    pub fn left(&self) -> u64 {
+        self.total.load(Relaxed).saturating_sub(self.done())
+    }
+
     /// The finished share, from 0 to 1.
     pub fn share(&self) -> f64 {
         self.done() as f64 / self.total.load(Relaxed).max(1) as f64

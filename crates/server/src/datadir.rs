@@ -97,6 +97,19 @@ impl DataDir {
         self.path.join("archive")
     }
 
+    /// Forgets that a pool of this directory owned an archive. Durable when it returns.
+    ///
+    /// # Errors
+    /// The file system's error.
+    pub fn forget_archive(&self) -> Result<(), String> {
+        let path = self.archive();
+        match std::fs::remove_file(&path) {
+            Ok(()) => self.sync().map_err(|e| format!("{}: {e}", path.display())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(format!("{}: {e}", path.display())),
+        }
+    }
+
     /// Path of the index. It may be deleted while no server runs; the next start rebuilds it.
     pub fn index(&self) -> PathBuf {
         self.path.join("index")
@@ -159,18 +172,45 @@ impl DataDir {
         restoring_in(&self.path)
     }
 
-    /// Refuses a use of the pool of a directory while a restore of it has not ended.
+    /// Refuses a use of the pool of a directory while a restore of it has not ended, and if it is a
+    /// standby.
     ///
     /// # Errors
     /// What to do.
     pub fn refuse_restoring(path: &Path) -> Result<(), String> {
         let mark = restoring_in(path);
         if !mark.exists() {
-            return Ok(());
+            return Self::refuse_standby(path);
         }
         Err(format!(
             "a restore of this pool was interrupted: run the same `steadfast restore` again. To give it up, remove {} and the \
              disks of the pool",
+            mark.display()
+        ))
+    }
+
+    /// Path of the mark of a standby.
+    pub fn standby(&self) -> PathBuf {
+        standby_in(&self.path)
+    }
+
+    /// Path of the head whose state the disks of a standby hold.
+    pub fn standby_head(&self) -> PathBuf {
+        self.path.join("standby.head")
+    }
+
+    /// Refuses a use of the pool of a directory whose disks follow an archive.
+    ///
+    /// # Errors
+    /// What to do.
+    pub fn refuse_standby(path: &Path) -> Result<(), String> {
+        let mark = standby_in(path);
+        if !mark.exists() {
+            return Ok(());
+        }
+        Err(format!(
+            "this is a standby, and has no pool before it is promoted: start it with `steadfast serve --standby`. To give the \
+             standby up, remove {} and its disks",
             mark.display()
         ))
     }
@@ -227,6 +267,10 @@ impl KeyFiles {
     pub fn in_dir(dir: &Path) -> Self {
         Self { credentials: dir.join("credentials.json"), seal_key: dir.join("seal.key") }
     }
+}
+
+fn standby_in(data: &Path) -> PathBuf {
+    data.join("standby")
 }
 
 fn restoring_in(data: &Path) -> PathBuf {

@@ -24,3 +24,4 @@ pub mod report;
 pub mod restoring;
 mod seal_key;
 pub mod serve;
+mod standby;

@@ -27,17 +27,21 @@ pub fn read(path: &Path) -> Result<Option<String>, String> {
 /// # Errors
 /// The file cannot be written, as a message.
 pub fn store(path: &Path, line: &str) -> Result<(), String> {
-    write(path, line).map_err(|e| format!("{}: cannot be written: {e}", path.display()))
+    store_bytes(path, format!("{line}\n").as_bytes()).map_err(|e| format!("{}: cannot be written: {e}", path.display()))
 }
 
-fn write(path: &Path, line: &str) -> io::Result<()> {
+/// Writes a file atomically, readable by the owner only. Durable when it returns.
+///
+/// # Errors
+/// The file system's error.
+pub fn store_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     match std::fs::remove_file(&temporary) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    file.write_all(format!("{line}\n").as_bytes())?;
+    file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
     match path.parent() {

@@ -68,6 +68,7 @@ class Server:
         self.address = address
         # None: the default address, and none for a front.
         self.s3_listen = f"{address}:0"
+        self.admin_listen = f"{address}:0"
         self.log_path = pathlib.Path(f"{self.data}.log")
         self.process = None
         self.starts = 0
@@ -86,7 +87,7 @@ class Server:
     def start(self, deadline_s=60, wait_ready=True):
         s3 = ["--s3-listen", self.s3_listen] if self.s3_listen else []
         command = [*self.wrapper, binary(), "serve", "--data", str(self.data), *s3,
-                   "--admin-listen", f"{self.address}:0", *self.args]
+                   "--admin-listen", self.admin_listen, *self.args]
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:

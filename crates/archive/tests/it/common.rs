@@ -236,6 +236,12 @@ impl Pool {
         ArchiveReader::new(Arc::new(self.remote.clone()), Some(Duration::from_millis(100)), &Env::tokio())
     }
 
+    /// The machine after a power cut now, which its tasks do not survive.
+    pub fn cut_off(&mut self) {
+        let copy = self.copy();
+        (self.mem, self.kept) = (copy.mem, copy.kept);
+    }
+
     /// A machine with blank disks that knows nothing of the pool.
     pub fn blank(&self) -> Self {
         let mem = self.mem.iter().map(|_| Arc::new(MemDisk::growable(DISK_BYTES))).collect();

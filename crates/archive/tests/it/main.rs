@@ -6,3 +6,4 @@ mod owners;
 mod points;
 mod restores;
 mod retention;
+mod standby;

@@ -15,6 +15,7 @@ mod options;
 mod policy;
 mod probe;
 mod progress;
+mod promote;
 mod restore;
 mod scrub;
 mod serve;
@@ -74,6 +75,8 @@ enum CliCommand {
     Disk(disk::DiskArgs),
     /// Restore a pool from its archive.
     Restore(restore::RestorePoolArgs),
+    /// Make a standby take its archive over, and serve the pool.
+    Promote(promote::PromoteArgs),
     /// Show an archive, list its points in time, and verify it.
     Archive(archive::ArchiveCommandArgs),
     /// Start, stop and show the background verification of a running server.
@@ -149,6 +152,7 @@ pub fn main() -> ExitCode {
         CliCommand::Block(args) => block::run(args),
         CliCommand::Disk(args) => disk::run(args),
         CliCommand::Restore(args) => restore::run(args),
+        CliCommand::Promote(args) => promote::run(&args),
         CliCommand::Archive(args) => archive::run(args),
         CliCommand::Scrub(args) => scrub::run(&args),
         CliCommand::Edge(args) => edge::run(args),

@@ -8,6 +8,7 @@ use super::options::ArchiveArgs;
 use super::progress::Progress;
 use super::{DataArgs, Failure, block_on_threads, times};
 use crate::config::human_size;
+use crate::datadir::DataDir;
 use crate::disks::words::utc;
 use crate::output;
 use crate::report::duration;
@@ -65,7 +66,9 @@ pub fn run(args: RestorePoolArgs) -> Result<(), Failure> {
         let (config, store) = args.archive.open_with(&args.data, &env)?;
         output::init(config.output.format, "warn")?;
         let progress = TransferProgress::default();
-        let restoring = Restoring::new(&config, request, store, &progress, &env)?;
+        let data = DataDir::create(&config.data.dir)?;
+        DataDir::refuse_standby(data.path())?;
+        let restoring = Restoring::new(&config, &data, request, store, &progress, &env)?;
         let begun = env.now();
         let restored = Progress::new(env.clone()).follow("restoring", &progress, restoring.run()).await?;
         Ok((restored, env.now().saturating_sub(begun)))

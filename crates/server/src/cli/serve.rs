@@ -16,6 +16,9 @@ use crate::serve::point::PointRequest;
 prints one line with its addresses.\n\n\
 Credentials come from STEADFAST_ACCESS_KEY and STEADFAST_SECRET_KEY. Without them the first start generates a pair and keeps it \
 in DIR/credentials.json.\n\n\
+With --standby the server follows the archive of another machine's pool onto its own disks, which must be blank, and serves \
+nothing but its admin port. `steadfast promote` makes it take the archive over and serve the pool. A server that has a pool of its \
+own serves that: both machines of a pair can be started so.\n\n\
 With --at the server needs no disk: it reads from the archive what is asked for, refuses all writes, and keeps its index in a \
 directory under TMPDIR until it stops. Credentials and seal.key come from the data directory, if it has them.\n\n\
 Every setting can also be given as STEADFAST_<SECTION>_<KEY>; `serve --print-config` lists them all.\n\n\
@@ -59,9 +62,14 @@ pub struct ServeArgs {
     #[arg(long)]
     accept_moved_channels: bool,
 
+    /// Follow the archive of another machine's pool, until `steadfast promote`. With a pool of its
+    /// own the server serves that
+    #[arg(long)]
+    standby: bool,
+
     /// Serve a state of an archive read-only, the newest or the last that is not later than TIME,
     /// such as 2026-11-26T10:00 (UTC)
-    #[arg(long, num_args = 1..=2, value_names = ["URL", "TIME"], conflicts_with_all = ["restored", "accept_moved_channels"])]
+    #[arg(long, num_args = 1..=2, value_names = ["URL", "TIME"], conflicts_with_all = ["restored", "accept_moved_channels", "standby"])]
     at: Option<Vec<String>>,
 
     /// URL of the S3 endpoint of the archive [default: AWS_ENDPOINT_URL]
@@ -105,6 +113,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
             "cluster.accept_moved_channels",
             args.accept_moved_channels.then(|| "true".to_owned()),
         ),
+        ("--standby", "archive.standby", args.standby.then(|| "true".to_owned())),
         ("--restored", "data.restored", args.restored.then(|| "true".to_owned())),
     ])?;
     config.adopt_http_server()?;
@@ -117,7 +126,10 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         None => None,
     };
     output::init(config.output.format, &config.output.level)?;
-    crate::serve::run(config, point).map_err(|e| match e {
+    crate::serve::run(config, point, |config, data, signals, env| {
+        Box::pin(crate::standby::run(config, data, signals, env))
+    })
+    .map_err(|e| match e {
         ServeError::Failed(why) => Failure::Failed(why),
         ServeError::Refused(why) => Failure::Ended(EXIT_FOUND, why),
         ServeError::Superseded(why) => Failure::Ended(EXIT_SUPERSEDED, why),

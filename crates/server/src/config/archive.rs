@@ -21,7 +21,13 @@ impl ArchiveSection {
     /// # Errors
     /// The first mistake.
     pub(super) fn check(&self, zoned: bool) -> Result<(), String> {
-        let Some(to) = &self.to else { return Ok(()) };
+        let Some(to) = &self.to else {
+            return if self.standby {
+                Err("a standby follows an archive: name it in archive.to".to_owned())
+            } else {
+                Ok(())
+            };
+        };
         let place = RemotePlace::parse(to).map_err(|e| format!("archive.to: {e}"))?;
         let of_s3 = [&self.endpoint, &self.region, &self.access_key];
         if matches!(place, RemotePlace::Directory(_)) && of_s3.iter().any(|value| value.is_some()) {
@@ -101,6 +107,7 @@ mod tests {
     fn mistakes_are_named() {
         for (settings, why) in [
             (&[("archive.to", "acme/chat")][..], "archive.to: acme/chat: write s3://"),
+            (&[("archive.standby", "true")], "name it in archive.to"),
             (&[("archive.to", "file:///x"), ("archive.endpoint", "http://a")], "are for s3:// only"),
             (&[("archive.to", "s3://b/x"), ("archive.access_key", "a")], "together, or neither"),
             (&[("archive.to", "s3://b/x"), ("archive.secret_key", "a")], "together, or neither"),

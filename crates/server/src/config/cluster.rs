@@ -130,6 +130,7 @@ impl Config {
             ("data.stripe", !data.stripe.0.is_empty()),
             ("superdisk.fast", !self.superdisk.fast.0.is_empty()),
             ("data.restored", data.restored),
+            ("archive.standby", self.archive.standby),
             ("edge.buckets", !self.edge.buckets.0.is_empty()),
         ];
         match named.into_iter().find(|(_, is_set)| *is_set) {

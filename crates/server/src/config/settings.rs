@@ -176,7 +176,11 @@ sections! {
         secret_key: Secret = Secret::default();
         /// A file with the secret key, instead of `secret_key`.
         secret_key_file: Option<PathBuf> = None;
-        /// Time between two looks at the log. The archive is at most this and one upload behind.
+        /// Follow the archive of another machine's pool onto the disks of this one, as long as it
+        /// has no pool: a standby. `serve --standby` has the same effect.
+        standby: bool = false;
+        /// Time between two looks at the log, or of a standby at the archive. The archive is at
+        /// most this and one upload behind.
         interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;
         /// Time for which earlier states can be restored. What only older ones name is deleted.
         retention: Duration = Duration::from_secs(604_800), in 3_600_000_000..=315_360_000_000_000;

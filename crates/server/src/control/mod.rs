@@ -115,6 +115,11 @@ pub enum Command {
         /// All keys that the origin lists and that begin with this, instead of `keys`.
         prefix: Option<String>,
     },
+    /// Promotes a standby.
+    Promote {
+        /// Whether the owner may be alive.
+        force: bool,
+    },
     /// Gives up disks that are lost for good.
     DiskForget {
         /// Their paths or identities.
@@ -144,7 +149,8 @@ impl Command {
             | Self::WebhookRetry { .. }
             | Self::User { .. }
             | Self::EdgePurge { .. }
-            | Self::EdgeFill { .. } => "try again when it runs",
+            | Self::EdgeFill { .. }
+            | Self::Promote { .. } => "try again when it runs",
         }
     }
 }

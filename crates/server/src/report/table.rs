@@ -22,6 +22,7 @@ pub fn table(status: &Value) -> String {
     table.scrub(status);
     table.commits(status);
     table.archive(status);
+    table.standby(status);
     table.live(status);
     table.webhooks(status);
     table.edge(status);
@@ -72,6 +73,24 @@ impl Table {
         self.line("archive", format!("{}: {state}", text(archive, "/to")));
         if let Some(why) = archive["failing"].as_str() {
             self.line("", format!("requests have failed for {}: {why}", seconds("failing_seconds")));
+        }
+    }
+
+    /// How far a standby is.
+    fn standby(&mut self, status: &Value) {
+        let standby = &status["standby"];
+        let Some(from) = standby["from"].as_str() else { return };
+        let seconds = |key: &str| duration(standby[key].as_f64().unwrap_or_default() as u64);
+        let left = human_size(number(standby, "/lag_bytes").unwrap_or(0));
+        self.line("standby", format!("of {from}: {} behind, {left} are left to be copied", seconds("lag_seconds")));
+        if let Some(time_ms) = number(standby, "/copied_ms") {
+            self.line("", format!("it has the state of {}", words::utc(time_ms)));
+        }
+        if let Some(why) = standby["failing"].as_str() {
+            self.line("", format!("requests have failed for {}: {why}", seconds("failing_seconds")));
+        }
+        if let Some(why) = standby["error"].as_str() {
+            self.line("", why.to_owned());
         }
     }
 

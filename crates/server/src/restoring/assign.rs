@@ -10,17 +10,17 @@ use crate::disks::plan::{Plan, Planned, Role};
 
 /// A disk of an archive, and its place.
 #[derive(Debug, Clone)]
-pub(super) struct Assigned {
+pub struct Assigned {
     /// The disk.
-    pub(super) of: ArchivedDisk,
+    pub of: ArchivedDisk,
     /// The configured disks onto which it is restored.
-    pub(super) set: DiskSet,
+    pub set: DiskSet,
     /// Their number in the configuration, from 0.
-    pub(super) number: usize,
+    pub number: usize,
     /// Their capacity, or free space for them, in bytes.
-    pub(super) capacity_bytes: u64,
+    pub capacity_bytes: u64,
     /// Whether they are files, which are made anew.
-    pub(super) new_files: bool,
+    pub new_files: bool,
 }
 
 /// Configured disks onto which one may be restored.
@@ -59,7 +59,7 @@ impl FreePlace {
 ///
 /// # Errors
 /// What is wrong with the names or the configuration.
-pub(super) fn assign(
+pub fn assign(
     disks: &[ArchivedDisk],
     wanted: &[String],
     sets: Vec<DiskSet>,

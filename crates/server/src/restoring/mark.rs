@@ -10,15 +10,15 @@ use crate::private_file;
 
 /// A disk that is being restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct MarkedDisk {
+pub struct MarkedDisk {
     /// Its identity in the archive.
-    pub(super) disk: String,
+    pub disk: String,
     /// The configured paths onto which it is restored.
-    pub(super) paths: Vec<PathBuf>,
+    pub paths: Vec<PathBuf>,
     /// Whether these are files, which the restore makes.
-    pub(super) files: bool,
+    pub files: bool,
     /// All extents before this one are complete.
-    pub(super) reached: u32,
+    pub reached: u32,
 }
 
 /// The state that is being restored.
@@ -34,12 +34,16 @@ pub(super) struct MarkedState {
     pub(super) disks: Vec<MarkedDisk>,
     /// Whether all disks are filled. They may have changed since, as the pool was opened.
     pub(super) written: bool,
+    /// Whether the state is all that was answered.
+    #[serde(default)]
+    pub(super) complete: bool,
 }
 
 impl MarkedState {
     /// Nothing of the disks counts.
     pub(super) fn begin_anew(&mut self) {
-        self.written = false;
+        // The index may be of a state that the disks do not have any more.
+        (self.written, self.complete) = (false, false);
         self.disks.iter_mut().for_each(|disk| disk.reached = 0);
     }
 

@@ -1,7 +1,9 @@
 //! Restores the pool of a data directory from its archive.
 
-mod assign;
-mod mark;
+pub mod assign;
+pub mod mark;
+pub mod places;
+pub mod standby_mark;
 
 use std::io;
 use std::sync::Arc;
@@ -11,24 +13,24 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_archive::{
-    ArchiveError, ArchiveGate, ArchiveReader, ArchivedDisk, ArchivedPool, DiskId, RestorePlace, StateKeeper, TakeOver,
-    TransferProgress,
+    ArchiveError, ArchiveGate, ArchiveReader, ArchivedDisk, ArchivedPool, Promotion, RestorePlace, StateKeeper,
+    TakeOver, TransferProgress,
 };
-use steadfast_disk::{BLOCK, Disk, Stripe, StripeOptions};
 use steadfast_flow::Env;
-use steadfast_log::format::{SUPERBLOCK_OFFSETS, Superblock};
 use steadfast_net::RemoteStore;
 
 use crate::config::{Config, DiskSet, added_disks};
 use crate::datadir::DataDir;
 use crate::disks::fast::FastLeg;
 use crate::disks::making::{self, Begun};
-use crate::disks::open::{Disks, Taking, open_durable, open_file, stripe};
+use crate::disks::open::{Disks, Taking, open_durable};
 use crate::disks::plan::{Plan, Role, Scope};
 use crate::serve::archive::{StateFile, machine};
 use crate::serve::engine::Engine;
 use assign::{Assigned, assign};
 use mark::{MarkedDisk, MarkedState, RestoreMark};
+use places::{DiskPlaces, holds_pool};
+use standby_mark::StandbyMark;
 
 /// Time for which requests to the store are repeated.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,7 +76,7 @@ pub struct Restored {
 /// A restore under way.
 pub struct Restoring<'a> {
     config: &'a Config,
-    data: DataDir,
+    data: &'a DataDir,
     request: RestoreRequest,
     reader: ArchiveReader,
     from: String,
@@ -83,12 +85,13 @@ pub struct Restoring<'a> {
 }
 
 impl<'a> Restoring<'a> {
-    /// Locks the data directory.
+    /// A restore into a data directory.
     ///
     /// # Errors
-    /// What is wrong with the configuration or the directory.
+    /// What is wrong with the configuration.
     pub fn new(
         config: &'a Config,
+        data: &'a DataDir,
         request: RestoreRequest,
         store: Arc<dyn RemoteStore>,
         progress: &'a TransferProgress,
@@ -100,9 +103,12 @@ impl<'a> Restoring<'a> {
         if config.is_front()? {
             return Err("cluster.homes does not name this node, so it has no pool".to_owned());
         }
-        let data = DataDir::create(&config.data.dir)?;
         let (from, reader) = (store.describe(), ArchiveReader::new(store, Some(PATIENCE), env));
         Ok(Self { config, data, request, reader, from, progress, env })
+    }
+
+    fn places(&self) -> DiskPlaces<'a> {
+        DiskPlaces { config: self.config, env: self.env }
     }
 
     fn keeper(&self) -> Arc<dyn StateKeeper> {
@@ -115,7 +121,7 @@ impl<'a> Restoring<'a> {
     /// # Errors
     /// Why it cannot be restored. Another attempt continues.
     pub async fn run(&self) -> Result<Restored, String> {
-        let before = RestoreMark::load(&self.data)?;
+        let before = RestoreMark::load(self.data)?;
         if let Some(mark) = &before
             && (&mark.from, mark.at_ms, &mark.wanted) != (&self.from, self.request.at_ms, &self.request.disks)
         {
@@ -129,11 +135,41 @@ impl<'a> Restoring<'a> {
         };
         let disks = of_state(&pool, &state)?;
         let id = state.id();
+        let complete = state.complete;
         if !state.written {
             self.fill(&pool, &disks, state).await?;
         }
-        self.finish(&pool, &disks, id).await?;
-        let (objects, warnings) = self.open(|set| disks.iter().any(|(_, disk)| disk.paths == set.durable)).await?;
+        self.end(&pool, &disks, (id, complete), continued).await
+    }
+
+    /// Makes the disks of a promoted standby those of the pool, and opens it once. Should that be
+    /// interrupted, [`Restoring::run`] continues.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub async fn promote(&self, promotion: &Promotion, standby: &StandbyMark) -> Result<Restored, String> {
+        let (pool, complete) = (&promotion.pool, promotion.complete);
+        let there: Vec<String> = pool.disks().iter().map(|of| of.id.to_string()).collect();
+        // Others have left the pool since.
+        let disks = standby.disks.iter().filter(|disk| there.contains(&disk.disk)).cloned().collect();
+        let (tenure, fingerprint, id) = (pool.tenure(), pool.fingerprint(), standby.id.clone());
+        let state = MarkedState { tenure, fingerprint, id, disks, written: true, complete };
+        let disks = of_state(pool, &state)?;
+        self.mark(Some(state.clone())).store(self.data)?;
+        self.end(pool, &disks, (state.id(), complete), false).await
+    }
+
+    /// Makes the filled disks a pool, and opens it.
+    async fn end(
+        &self,
+        pool: &ArchivedPool,
+        disks: &[(ArchivedDisk, MarkedDisk)],
+        (id, complete): ([u8; 16], bool),
+        continued: bool,
+    ) -> Result<Restored, String> {
+        self.finish(pool, disks, id).await?;
+        let is_restored = |set: &DiskSet| disks.iter().any(|(_, disk)| disk.paths == set.durable);
+        let (objects, warnings) = self.open(is_restored, complete).await?;
         let shown = |(of, disk): &(ArchivedDisk, MarkedDisk)| {
             let paths: Vec<String> = disk.paths.iter().map(|path| path.display().to_string()).collect();
             (of.name.clone(), paths.join(", "))
@@ -151,7 +187,8 @@ impl<'a> Restoring<'a> {
         if self.request.disks.is_empty() {
             self.data.note_restored(&serde_json::to_string_pretty(&restored).map_err(|e| e.to_string())?)?;
         }
-        RestoreMark::remove(&self.data)?;
+        StandbyMark::remove(self.data)?;
+        RestoreMark::remove(self.data)?;
         Ok(restored)
     }
 
@@ -189,14 +226,15 @@ impl<'a> Restoring<'a> {
             id: self.new_id(),
             disks: assigned.iter().map(marked).collect(),
             written: false,
+            complete: false,
         };
-        self.mark(Some(state.clone())).store(&self.data)?;
+        self.mark(Some(state.clone())).store(self.data)?;
         Ok((pool, state))
     }
 
     async fn take_over(&self) -> Result<ArchivedPool, String> {
         // From here on no server may start, which would make a pool of its own.
-        self.mark(None).store(&self.data)?;
+        self.mark(None).store(self.data)?;
         let from = match (self.request.disks.is_empty(), self.request.take_over) {
             (false, _) => TakeOver::Own,
             (true, false) => TakeOver::Idle,
@@ -207,7 +245,7 @@ impl<'a> Restoring<'a> {
             Err(e) => {
                 let refused = matches!(e, ArchiveError::InUse { .. } | ArchiveError::Foreign(_));
                 if refused || matches!(e, ArchiveError::Superseded { .. }) {
-                    RestoreMark::remove(&self.data)?;
+                    RestoreMark::remove(self.data)?;
                 }
                 Err(e.to_string())
             }
@@ -232,7 +270,7 @@ impl<'a> Restoring<'a> {
             (state.fingerprint, state.id) = (pool.fingerprint(), self.new_id());
             state.begin_anew();
         }
-        self.mark(Some(state.clone())).store(&self.data)?;
+        self.mark(Some(state.clone())).store(self.data)?;
         Ok((pool, state))
     }
 
@@ -295,11 +333,11 @@ impl<'a> Restoring<'a> {
     ) -> Result<(), String> {
         if state.tenure.is_none() {
             // The restored pool is another history: it must not continue an archive.
-            self.forget_archive()?;
+            self.data.forget_archive()?;
         }
         if self.request.disks.is_empty() {
             // They are of the pool that was here before.
-            making::end(&self.data)?;
+            making::end(self.data)?;
             if !added_disks::read(self.data.path()).is_empty() {
                 added_disks::write(self.data.path(), &[])?;
             }
@@ -310,12 +348,12 @@ impl<'a> Restoring<'a> {
             let (of, disk, state) = (of.clone(), disk.clone(), &state);
             let set = sets.iter().find(|set| set.durable == disk.paths).expect("it is configured");
             async move {
-                let onto = self.open_place(set, disk.files && disk.reached == 0).await?;
+                let onto = self.places().open(set, disk.files && disk.reached == 0).await?;
                 let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", onto.describe());
                 let reached = |extent: u32| {
                     let mut state = state.lock();
                     state.disks.iter_mut().filter(|of| of.disk == disk.disk).for_each(|of| of.reached = extent);
-                    self.mark(Some(state.clone())).store(&self.data).map_err(io::Error::other)
+                    self.mark(Some(state.clone())).store(self.data).map_err(io::Error::other)
                 };
                 let place = RestorePlace { blank: disk.files, id, begin: disk.reached, ..RestorePlace::new(&onto) };
                 let place = RestorePlace { reached: &reached, ..place };
@@ -325,7 +363,7 @@ impl<'a> Restoring<'a> {
         try_join_all(disks.iter().map(one)).await?;
         let mut state = state.into_inner();
         state.written = true;
-        self.mark(Some(state)).store(&self.data)
+        self.mark(Some(state)).store(self.data)
     }
 
     /// Makes the filled disks those of the pool.
@@ -338,7 +376,7 @@ impl<'a> Restoring<'a> {
         let sets = self.config.disk_sets();
         for (of, disk) in disks {
             let set = sets.iter().find(|set| set.durable == disk.paths).expect("it is configured");
-            let onto = self.open_again(set).await?;
+            let onto = self.places().open_again(set).await?;
             if RestorePlace::is_begun(&onto, id).await {
                 let finished = pool.finish(of.id, &RestorePlace::new(&onto)).await;
                 finished.map_err(|e| format!("{}: {e}", onto.describe()))?;
@@ -347,59 +385,26 @@ impl<'a> Restoring<'a> {
         Ok(())
     }
 
-    /// Forgets that the pool of this directory owned an archive.
-    fn forget_archive(&self) -> Result<(), String> {
-        let path = self.data.archive();
-        match std::fs::remove_file(&path) {
-            Ok(()) => self.data.sync().map_err(|e| format!("{}: {e}", path.display())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(e) => Err(format!("{}: {e}", path.display())),
-        }
-    }
-
-    /// Opens the disk of a log, which is to be written. `new`: it is made of new files.
-    async fn open_place(&self, set: &DiskSet, new: bool) -> Result<Arc<dyn Disk>, String> {
-        if new {
-            for path in &set.durable {
-                match std::fs::remove_file(path) {
-                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(format!("{}: {e}", path.display())),
-                    _ => {}
-                }
+    /// Opens the restored pool once. `complete`: it has all that was answered. Returns the count of
+    /// its objects, and what to warn of.
+    async fn open(&self, is_restored: impl Fn(&DiskSet) -> bool, complete: bool) -> Result<(u64, Vec<String>), String> {
+        let scope = Scope { pool: true, force: self.request.force, begun: true };
+        let plan = Plan::make(self.config, scope)?;
+        for (number, set) in self.config.disk_sets().into_iter().enumerate() {
+            if set.fast.is_empty() || !is_restored(&set) {
+                continue;
             }
-        }
-        let disks = self.open_files(set, new).await?;
-        if disks.len() > 1 && (new || Stripe::open(disks.clone()).await.is_err()) {
-            let formatted = Stripe::format(&disks, self.env, &StripeOptions::default(), true).await;
-            formatted.map_err(|e| e.to_string())?;
-        }
-        stripe(disks).await
-    }
-
-    /// Opens the disk of a log that was written.
-    async fn open_again(&self, set: &DiskSet) -> Result<Arc<dyn Disk>, String> {
-        stripe(self.open_files(set, false).await?).await
-    }
-
-    async fn open_files(&self, set: &DiskSet, create: bool) -> Result<Vec<Arc<dyn Disk>>, String> {
-        let limit = self.config.data.pool_size.map(|size| size.0);
-        let mut disks = Vec::new();
-        for path in &set.durable {
-            disks.push(open_file(path, self.config, self.env, limit, create).await?);
-        }
-        Ok(disks)
-    }
-
-    /// Opens the restored pool once. Returns the count of its objects, and what to warn of.
-    async fn open(&self, is_restored: impl Fn(&DiskSet) -> bool) -> Result<(u64, Vec<String>), String> {
-        for set in self.config.disk_sets().into_iter().filter(|set| !set.fast.is_empty() && is_restored(set)) {
-            // The fast disks were checked, or the operator has forced it.
-            Disks::open(self.config, &set, self.env, Taking::All).await?.close().await;
+            // Fast disks that hold something else are left out.
+            let refusals = plan.refusals_of(|disk| disk.disk == number && disk.role == Role::Fast);
+            let taking = if refusals.is_empty() { Taking::All } else { Taking::Safe };
+            Disks::open(self.config, &set, self.env, taking).await?.close().await;
         }
         let mut config = self.config.clone();
-        config.data.restored = true;
+        // Channels that may have had more get other epochs.
+        config.data.restored = !complete;
         // The archive does not follow yet: no key may change its disk.
         let no_moves = Some(ArchiveGate::default());
-        let engine = Engine::open(&config, &self.data, no_moves, self.env).await?;
+        let engine = Engine::open(&config, self.data, no_moves, self.env).await?;
         if let Some(why) = engine.failure() {
             // Its channels would keep their epochs.
             let _ = engine.close(CLOSE_DEADLINE, self.env).await;
@@ -427,16 +432,4 @@ fn of_state(pool: &ArchivedPool, state: &MarkedState) -> Result<Vec<(ArchivedDis
     let of = |disk: &MarkedDisk| there.iter().find(|of| of.id.to_string() == disk.disk).cloned();
     let disks: Option<Vec<_>> = state.disks.iter().map(|disk| Some((of(disk)?, disk.clone()))).collect();
     disks.ok_or_else(|| "the disks of the archived pool have changed meanwhile: begin the restore anew".to_owned())
-}
-
-/// Whether a disk holds the log of this identity.
-async fn holds_pool(disk: &Arc<dyn Disk>, id: &str) -> bool {
-    for offset in SUPERBLOCK_OFFSETS {
-        if let Ok(block) = disk.read(offset, BLOCK).await
-            && Superblock::decode(&block).is_ok_and(|superblock| DiskId(superblock.pool).to_string() == id)
-        {
-            return true;
-        }
-    }
-    false
 }

@@ -65,6 +65,7 @@ impl Commands for ServerCommands {
                 Command::EdgeFill { bucket, keys, prefix } => {
                     edge::fill(self.edge()?, &bucket, &keys, prefix.as_deref(), &reporter).await
                 }
+                Command::Promote { .. } => Err("this server is no standby: it serves its own pool".to_owned()),
                 Command::DiskForget { disks } => self.membership()?.forget(disks).await,
                 Command::DiskResume { wait } => {
                     self.membership()?.resume()?;

@@ -15,16 +15,17 @@ pub mod many;
 mod membership;
 pub mod point;
 mod pool;
-mod ports;
+pub(crate) mod ports;
 mod preflight;
 mod s3;
 pub mod signals;
-mod state;
+pub(crate) mod state;
 mod watches;
 
 use std::fmt::Arguments;
 use std::future::Future;
 use std::io::{IsTerminal, Write, stdout};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,11 +74,21 @@ const FORWARDER_DEADLINE: Duration = Duration::from_secs(5);
 /// Time that busy threads may delay the exit of the process.
 const THREADS_DEADLINE: Duration = Duration::from_secs(5);
 
+/// What comes before a pool is served: a standby follows until it is promoted. Returns whether to
+/// serve.
+pub type Before = for<'a> fn(
+    &'a Config,
+    &'a DataDir,
+    &'a mut Signals,
+    &'a Env,
+) -> Pin<Box<dyn Future<Output = Result<bool, ServeError>> + 'a>>;
+
 /// Serves until SIGTERM or SIGINT: its pool, or a state of an archive if there is a request.
+/// `before` comes first.
 ///
 /// # Errors
 /// Why the server could not start or stop cleanly, as a message.
-pub fn run(config: Config, point: Option<PointRequest>) -> Result<(), ServeError> {
+pub fn run(config: Config, point: Option<PointRequest>, before: Before) -> Result<(), ServeError> {
     let threads = match config.server.threads {
         0 => std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get),
         threads => threads,
@@ -99,14 +110,17 @@ pub fn run(config: Config, point: Option<PointRequest>) -> Result<(), ServeError
         // A mistake leaves no file behind.
         let checked = preflight::check(&config, &critical_env())?;
         let data = DataDir::create(&config.data.dir)?;
-        DataDir::refuse_restoring(data.path())?;
+        let mut signals = Signals::new()?;
+        if !before(&config, &data, &mut signals, &critical_env()).await? {
+            return Ok(());
+        }
         let keys = match &point {
             Some(_) => PointRequest::key_files(&given, &data)?,
             None => KeyFiles::in_dir(data.path()),
         };
         // A front has no S3 service.
         let credentials = if config.is_front()? { None } else { Some(find_secrets(&config, &data, &keys)?) };
-        serve(&config, point.as_ref(), checked, &data, credentials, compute_env).await
+        serve(&config, point.as_ref(), checked, (&data, &mut signals), credentials, compute_env).await
     });
     main.shutdown_timeout(THREADS_DEADLINE);
     compute.shutdown_timeout(THREADS_DEADLINE);
@@ -155,7 +169,7 @@ fn critical_env() -> Env {
 }
 
 /// Prints a line on standard output. A closed standard output does not stop the server.
-fn print_line(what: Arguments<'_>) {
+pub(crate) fn print_line(what: Arguments<'_>) {
     let mut out = stdout().lock();
     if let Err(error) = out.write_fmt(what).and_then(|()| writeln!(out)) {
         tracing::warn!(%error, "standard output cannot be written");
@@ -211,12 +225,11 @@ async fn serve(
     config: &Config,
     point: Option<&PointRequest>,
     checked: CheckedConfig,
-    data: &DataDir,
+    (data, signals): (&DataDir, &mut Signals),
     secrets: Option<Secrets>,
     compute: Env,
 ) -> Result<(), ServeError> {
     let env = critical_env();
-    let mut signals = Signals::new()?;
     let CheckedConfig { live: live_options, tls, plan, warnings } = checked;
     log_warnings(config, warnings, secrets.is_some());
     let shares = connection_shares(config, &live_options);
@@ -231,7 +244,7 @@ async fn serve(
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
     let cluster = cluster_port.as_ref().map(ClusterPort::announced).unwrap_or_default();
 
-    let state = Arc::new(State::new(env.clone(), s3_port.as_ref().map(Port::stats)));
+    let state = Arc::new(State::new(&env, s3_port.as_ref().map(Port::stats)));
     let mut registry = Registry::with_prefix("steadfast");
     let requests = Requests::register(&mut registry);
     registry.register_collector(Box::new(StatusCollector::new(state.clone())));
@@ -245,13 +258,13 @@ async fn serve(
             Engine::refuse_pool(config, data)?;
             None
         }
-        Some(_) => match open_engine(config, point, data, archive_plan.as_ref(), &env, &mut signals).await? {
+        Some(_) => match open_engine(config, point, data, archive_plan.as_ref(), &env, signals).await? {
             Some(engine) => Some(engine),
             None => return Ok(()),
         },
     };
     let archive = match engine.as_ref().zip(archive_plan) {
-        Some((engine, plan)) => match start_archive(plan, config, data, engine, &env, &mut signals).await {
+        Some((engine, plan)) => match start_archive(plan, config, data, engine, &env, signals).await {
             Ok(Some(archive)) => {
                 archive.watch(&env, &state);
                 Some(archive)
@@ -285,7 +298,7 @@ async fn serve(
     };
     let starts = Starts { connect, ready };
     let served = async {
-        let ending = Ending::new(&mut signals, own_name, archive.as_ref()).await?;
+        let ending = Ending::new(signals, own_name, archive.as_ref()).await?;
         serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, ending, starts).await
     };
     let served = served.await;

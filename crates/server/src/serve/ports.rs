@@ -76,7 +76,7 @@ pub(super) fn address(port: &Port) -> Result<SocketAddr, String> {
 }
 
 /// Runs a port as a task. The receiver gets the number of connections that were cut off.
-pub(super) fn start(
+pub(crate) fn start(
     env: &Env,
     port: Port,
     door: impl Door,

@@ -38,11 +38,37 @@ pub struct Serving {
     pub publish_reserve: u8,
 }
 
-/// The server's state.
-pub struct State {
+/// The process of a server.
+pub(crate) struct ProcessStatus {
     env: Env,
     started: Duration,
     started_ms: u64,
+}
+
+impl ProcessStatus {
+    /// A process that starts now.
+    pub(crate) fn new(env: &Env) -> Self {
+        Self { env: env.clone(), started: env.now(), started_ms: env.wall_ms() }
+    }
+
+    /// Its status.
+    pub(crate) fn describe(&self, not_ready: Option<String>) -> Value {
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "started_ms": self.started_ms,
+            "uptime_s": self.env.now().saturating_sub(self.started).as_secs(),
+            "ready": not_ready.is_none(),
+            "not_ready": not_ready,
+            "memory": process_memory(),
+            "cpu_us": u64::try_from(process_cpu().as_micros()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+/// The server's state.
+pub struct State {
+    process: ProcessStatus,
     /// Of the S3 port; `None`: there is none.
     connections: Option<Arc<PortStats>>,
     phase: RwLock<Phase>,
@@ -76,11 +102,11 @@ impl NodeParts {
 
 impl State {
     /// A server that opens its pool.
-    pub fn new(env: Env, connections: Option<Arc<PortStats>>) -> Self {
-        let (started, started_ms) = (env.now(), env.wall_ms());
+    pub fn new(env: &Env, connections: Option<Arc<PortStats>>) -> Self {
+        let process = ProcessStatus::new(env);
         let phase = RwLock::new(Phase::Opening);
         let (block, cluster, archive) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { env, started, started_ms, connections, phase, block, cluster, archive }
+        Self { process, connections, phase, block, cluster, archive }
     }
 
     /// Sets the block devices that the server serves.
@@ -152,17 +178,7 @@ impl Source for State {
     }
 
     fn status(&self) -> Value {
-        let not_ready = self.not_ready();
-        let mut status = json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "pid": std::process::id(),
-            "started_ms": self.started_ms,
-            "uptime_s": self.env.now().saturating_sub(self.started).as_secs(),
-            "ready": not_ready.is_none(),
-            "not_ready": not_ready,
-            "memory": process_memory(),
-            "cpu_us": u64::try_from(process_cpu().as_micros()).unwrap_or(u64::MAX),
-        });
+        let mut status = self.process.describe(self.not_ready());
         if let Some(connections) = &self.connections {
             status["connections"] = json!({
                 "open": connections.open.load(Relaxed),

@@ -1,0 +1,272 @@
+"""A standby follows an archive onto disks of its own, takes it over, and serves the pool."""
+
+import json
+import random
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from harness import load, wait
+from harness.live import api, live_server
+from harness.server import binary, free_port
+from test_archive import BUCKET, archive_settings, caught_up, fill, refused, store  # noqa: F401
+from test_restore import POOL, Writer, keys, run
+
+SHOWN = "standby: admin="
+
+
+def standby_of(make_server, owner, name="standby", tmp_path=None, **more):
+    """A standby with the keys of the owner; not started."""
+    if tmp_path:
+        server = live_server(make_server, tmp_path, name=name, start=False, settings={**owner.settings, **more}, **POOL)
+    else:
+        server = make_server(name, settings={**owner.settings, **more}, start=False, **POOL)
+    server.args = [*server.args, "--standby"]
+    server.data.mkdir(mode=0o700, parents=True)
+    shutil.copy(owner.data / "seal.key", server.data)
+    server.admin_listen = f"{server.address}:{free_port()}"
+    return server
+
+
+def start(server):
+    server.start(wait_ready=False)
+    server.admin_port = int(server.admin_listen.rpartition(":")[2])
+    wait.until(lambda: SHOWN in server.log() or server.process.poll() is not None, 60, "the standby starts")
+    assert server.process.poll() is None, server.log()
+    return server
+
+
+def progress(server):
+    return server.status()["standby"]
+
+
+def follows(server, owner):
+    """Waits until the standby has all that its owner has answered."""
+    archived = caught_up(owner)
+
+    def is_current():
+        now = progress(server)
+        assert not now.get("error") or now["state"] == "waiting", now
+        return now["state"] == "following" and now["version"] >= archived["version"]
+
+    wait.until(is_current, 60, "the standby follows")
+    return progress(server)
+
+
+def promote(server, *args, expect=0):
+    return run(server, "promote", "--data", str(server.data), *args, expect=expect)
+
+
+def serves(server):
+    server.wait_ready()
+    assert server.admin("/health/ready")[0] == 200
+
+
+def test_a_standby_follows_and_is_promoted(make_server, store):  # noqa: F811
+    owner = make_server("owner", settings=archive_settings(store), **POOL)
+    standby = start(standby_of(make_server, owner))
+    owner.s3().create_bucket(Bucket=BUCKET)
+    fill(owner, 60)
+    first = follows(standby, owner)
+    assert first["tenure"] == 1 and first["copied_bytes"] > 0 and first["failing"] is None, first
+    code, text = standby.admin("/health/ready")
+    assert code == 503 and "standby of " in text and "behind" in text, text
+    shown = run(standby, "status", "--data", str(standby.data), expect=3)
+    assert "standby      of s3://backup/chat at " in shown and "it has the state of" in shown, shown
+    assert standby.metric("steadfast_standby_lag_seconds") < 30 and standby.metric("steadfast_ready") == 0
+    assert "has no pool before it is promoted" in run(standby, "scrub", "status", "--data", str(standby.data), expect=1)
+
+    # A restart copies only what is new, and nothing else may use the directory.
+    standby.kill()
+    before = keys(owner)
+    fill(owner, 5, start=100)
+    for command in (["restore"], ["format"]):
+        assert "this is a standby" in run(standby, *command, "--data", str(standby.data), expect=1)
+    standby.args.remove("--standby")
+    code, log = refused(standby)
+    assert code == 1 and "this is a standby" in log, log
+    standby.args.append("--standby")
+    start(standby)
+    again = follows(standby, owner)
+    assert 0 < again["copied_bytes"] < first["copied_bytes"] / 2, (first, again)
+
+    assert "seems to be alive" in promote(standby, expect=1)
+    fill(owner, 5, start=200)
+    caught_up(owner)
+    before = keys(owner)
+    owner.kill()
+    said = promote(standby, "--force")
+    assert "tenure 2" in said and "new epochs" in said and f"the pool is served: {len(before)} objects" in said, said
+    serves(standby)
+    assert keys(standby) == before
+    assert "is no standby" in promote(standby, expect=1)
+    fill(standby, 5, start=300)
+    assert caught_up(standby)["tenure"] == 3
+    code, log = refused(owner)
+    assert code == 4 and "has a new owner" in log, log
+    # The same command serves its own pool from now on.
+    assert standby.stop() == 0
+    standby.start()
+    assert len(keys(standby)) == len(before) + 5
+    assert not any((standby.data / name).exists() for name in ("standby", "standby.head", "restoring"))
+
+
+@pytest.mark.timeout(1800)
+def test_what_was_archived_survives_a_promotion_under_load(make_server, store, tmp_path, request):  # noqa: F811
+    servers = [live_server(make_server, tmp_path, name="owner", settings=archive_settings(store), **POOL)]
+    servers[0].s3().create_bucket(Bucket=BUCKET)
+    published, epochs = 0, set()
+    for number in range(request.config.getoption("--rounds")):
+        owner = servers[-1]
+        standby = standby_of(make_server, servers[0], f"standby{number}", tmp_path)
+        start(standby)
+        writers = [Writer(owner, f"{number}.{n}") for n in range(3)]
+        [writer.start() for writer in writers]
+        times = []
+        for _ in range(150):
+            epochs.add(api(owner, "publish", channel="news", data=published)["result"]["epoch"])
+            published += 1
+            times.append(time.time() * 1000)
+        wait.until(lambda: (progress(standby).get("copied_ms") or 0) > times[50], 60, "the standby follows")
+        archived_ms = progress(standby)["copied_ms"]
+        # It lives, and ends when it learns of it.
+        promote(standby, "--force")
+        assert owner.process.wait(60) == 4
+        [writer.join() for writer in writers]
+        serves(standby)
+        [writer.check(standby, archived_ms) for writer in writers]
+        answer = api(standby, "history", channel="news", limit=10_000)["result"]
+        found = [publication["data"] for publication in answer["publications"]]
+        assert found == list(range(found[-1] + 1))[-1000:]
+        known = [published - 150 + n for n, at in enumerate(times) if at < archived_ms]
+        assert not known or found[-1] >= known[-1], (found[-1], known[-1])
+        assert answer["epoch"] not in epochs
+        published = found[-1] + 1
+        servers.append(standby)
+    said = run(servers[-1], "archive", "verify")
+    assert said.startswith("no damage; "), said
+
+
+@pytest.mark.timeout(1800)
+def test_a_promotion_that_is_killed_continues(make_server, store, request):  # noqa: F811
+    owner = make_server("owner", settings=archive_settings(store), **POOL)
+    owner.s3().create_bucket(Bucket=BUCKET)
+    fill(owner, 40)
+    caught_up(owner)
+    before = keys(owner)
+    owner.kill()
+    chance = random.Random(request.config.getoption("--rounds"))
+    tenure = 1
+    for number in range(4 * request.config.getoption("--rounds")):
+        standby = standby_of(make_server, owner, f"standby{number}")
+        start(standby)
+        wait.until(lambda: progress(standby).get("copied_ms"), 60, "it has a copy")
+        command = [binary(), "promote", "--data", str(standby.data), "--force"]
+        with subprocess.Popen(command, env=standby.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as asked:
+            time.sleep(chance.uniform(0, 0.6))
+            standby.kill()
+            asked.wait(60)
+        standby.start(wait_ready=False)
+        marks = [name for name in ("standby", "restoring") if (standby.data / name).exists()]
+        if standby_phase(standby) == "following":
+            # It was killed before it had claimed the archive.
+            promote(standby, "--force")
+        serves(standby)
+        assert keys(standby) == before, marks
+        assert caught_up(standby)["tenure"] > tenure
+        tenure = caught_up(standby)["tenure"]
+        standby.kill()
+
+
+def standby_phase(server):
+    """What a server does that may be a standby: its state there, once that is settled."""
+    def settled():
+        try:
+            shown = server.status()
+        except OSError:
+            return None
+        if shown["ready"]:
+            return "ready"
+        state = shown.get("standby", {}).get("state")
+        return state if state == "following" and shown["standby"]["copied_ms"] else None
+
+    return wait.until(settled, 60, "it follows or serves")
+
+
+def test_several_disks_and_one_that_joins(make_server, store):  # noqa: F811
+    settings = {**archive_settings(store), "data.disks": "d0,d1"}
+    owner = make_server("owner", settings=settings, **POOL)
+    owner.s3().create_bucket(Bucket=BUCKET)
+    fill(owner, 60)
+    standby = start(standby_of(make_server, owner))
+    follows(standby, owner)
+    run(owner, "disk", "add", str(owner.data / "d2"), "--data", str(owner.data))
+    fill(owner, 20, start=100)
+    caught_up(owner)
+    assert standby.process.wait(60) == 1 and "there is no place for it" in standby.log(), standby.log()
+    standby.settings["data.disks"] = "d0,d1,d2"
+    start(standby)
+    follows(standby, owner)
+    before = keys(owner)
+    owner.kill()
+    said = json.loads(promote(standby, "--force", "--json"))
+    assert said["tenure"] == 2 and said["complete"] is False, said
+    serves(standby)
+    assert keys(standby) == before
+    for n in range(60):
+        assert standby.request("GET", f"/{BUCKET}/k{n}")[2] == bytes([n]) * (300_000 if n % 10 == 0 else 1000 + n)
+
+
+def test_what_cannot_become_a_standby_is_refused(make_server, store):  # noqa: F811
+    owner = make_server("owner", settings=archive_settings(store), **POOL)
+    owner.s3().create_bucket(Bucket=BUCKET)
+    caught_up(owner)
+    no_key = standby_of(make_server, owner, "no-key")
+    (no_key.data / "seal.key").unlink()
+    code, log = refused(no_key)
+    assert code == 1 and "copy seal.key" in log and not (no_key.data / "pool").exists(), log
+    no_archive = standby_of(make_server, owner, "no-archive", **{"archive.to": None})
+    code, log = refused(no_archive)
+    assert code == 1 and "name it in archive.to" in log, log
+    small = standby_of(make_server, owner, "other-disks", **{"data.disks": "d0,d1"})
+    code, log = refused(small)
+    assert code == 1 and "names 2 disks" in log and not (small.data / "standby").exists(), log
+    # Another archive at the place of the one that it follows.
+    standby = start(standby_of(make_server, owner))
+    follows(standby, owner)
+    standby.kill()
+    standby.settings["archive.to"] = "s3://backup/other"
+    other = make_server("other", settings=archive_settings(store, "other"), **POOL)
+    other.s3().create_bucket(Bucket=BUCKET)
+    caught_up(other)
+    code, log = refused(standby)
+    assert code == 1 and "this standby follows s3://backup/chat" in log, log
+
+
+def test_a_standby_waits_for_its_archive(make_server, store):  # noqa: F811
+    owner = make_server("owner", settings=archive_settings(store), start=False, **POOL)
+    owner.data.mkdir(mode=0o700)
+    (owner.data / "seal.key").write_text("")
+    standby = standby_of(make_server, owner)
+    (owner.data / "seal.key").unlink()
+    standby.settings["seal.key"] = "0" * 64
+    start(standby)
+    wait.until(lambda: "there is no archive" in standby.admin("/health/ready")[1], 60, "it waits")
+    assert "there is no archive" in promote(standby, expect=1)
+    owner.settings["seal.key"] = "0" * 64
+    owner.start()
+    owner.s3().create_bucket(Bucket=BUCKET)
+    follows(standby, owner)
+    # The store goes away and comes back.
+    store.kill()
+    owner.s3().put_object(Bucket=BUCKET, Key="while away", Body=load.content(1, 1000))
+    wait.until(lambda: progress(standby)["failing"], 60, "it knows")
+    store.start()
+    follows(standby, owner)
+    assert progress(standby)["failing"] is None
+    owner.kill()
+    promote(standby, "--force")
+    serves(standby)
+    assert standby.request("GET", f"/{BUCKET}/while away")[2] == load.content(1, 1000)
