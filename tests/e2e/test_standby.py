@@ -195,6 +195,28 @@ def standby_phase(server):
     return wait.until(settled, 60, "it follows or serves")
 
 
+def test_a_server_that_stops_hands_over_everything(make_server, store, tmp_path):  # noqa: F811
+    owner = live_server(make_server, tmp_path, name="owner", settings=archive_settings(store), **POOL)
+    owner.s3().create_bucket(Bucket=BUCKET)
+    standby = start(standby_of(make_server, owner, "standby", tmp_path))
+    follows(standby, owner)
+    positions = [api(owner, "publish", channel="news", data=n)["result"] for n in range(20)]
+    fill(owner, 20)
+    assert owner.stop() == 0
+    begun = time.monotonic()
+    said = json.loads(promote(standby, "--json"))
+    assert said["complete"] is True and time.monotonic() - begun < 5, said
+    serves(standby)
+    assert len(keys(standby)) == 20
+    answer = api(standby, "history", channel="news", limit=100)["result"]
+    assert [publication["data"] for publication in answer["publications"]] == list(range(20))
+    # Clients continue where they were.
+    assert (answer["epoch"], answer["offset"]) == (positions[-1]["epoch"], positions[-1]["offset"])
+    assert api(standby, "publish", channel="news", data="more")["result"] == {"epoch": answer["epoch"], "offset": 21}
+    code, log = refused(owner)
+    assert code == 4 and "has a new owner" in log, log
+
+
 def test_several_disks_and_one_that_joins(make_server, store):  # noqa: F811
     settings = {**archive_settings(store), "data.disks": "d0,d1"}
     owner = make_server("owner", settings=settings, **POOL)

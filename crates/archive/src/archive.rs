@@ -23,6 +23,7 @@ use crate::options::ArchiveOptions;
 use crate::own_state::{OwnState, StateKeeper};
 use crate::progress::{ArchiveState, Progress};
 use crate::shipper::Shipper;
+use crate::stopping::Stopping;
 
 /// How far an archive is, for operators.
 #[derive(Debug, Clone, Serialize)]
@@ -86,7 +87,7 @@ struct Shared {
     deletes: Attempts,
     following: Arc<Following>,
     progress: Arc<Progress>,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stopping>,
     env: Env,
 }
 
@@ -132,7 +133,7 @@ impl Archive {
             attempts,
             following: Arc::new(Following::new(members, options.sabotage, env)),
             progress: Arc::new(Progress::new()),
-            stop: watch::Sender::new(false),
+            stop: watch::Sender::new(Stopping::No),
             env: env.clone(),
         }));
         let early = may_start_early(&state, &store);
@@ -149,7 +150,7 @@ impl Archive {
                 let failing = archive.0.attempts.failing().map(|(_, why)| why);
                 let failing = failing.unwrap_or_else(|| "it is slow".to_owned());
                 if let Err(why) = early {
-                    archive.0.stop.send_replace(true);
+                    archive.0.stop.send_replace(Stopping::Now);
                     return Err(ArchiveError::Unreachable(format!("{why}: {failing}")));
                 }
                 tracing::warn!(archive = %store.describe(), %failing, "serving before the archive is known");
@@ -167,7 +168,7 @@ impl Archive {
             loop {
                 tokio::select! {
                     biased;
-                    _ = stop.wait_for(|stop| *stop) => return,
+                    _ = stop.wait_for(Stopping::is_set) => return,
                     () = env.sleep(interval) => self.0.following.look(),
                 }
             }
@@ -215,7 +216,17 @@ impl Archive {
 
     /// Ships what is durable now, for at most `wait`, and ends. The disks are still open.
     pub async fn stop(&self, wait: Duration) {
-        self.0.stop.send_replace(true);
+        self.end(Stopping::Now, wait).await;
+    }
+
+    /// As [`Archive::stop`], and hands the archive over: the next owner has all that was answered.
+    /// Nothing is answered any more, and what was answered is durable.
+    pub async fn hand_over(&self, wait: Duration) {
+        self.end(Stopping::HandOver, wait).await;
+    }
+
+    async fn end(&self, how: Stopping, wait: Duration) {
+        self.0.stop.send_replace(how);
         if self.0.env.timeout(wait, self.0.progress.stopped()).await.is_none() {
             let lag = self.0.following.lag();
             tracing::warn!(lag_bytes = lag.bytes, "the archive does not have all: the next start continues");
@@ -256,7 +267,7 @@ impl Claiming {
         let mut stop = shared.stop.subscribe();
         let claimed = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => {
+            _ = stop.wait_for(Stopping::is_set) => {
                 shared.progress.stop();
                 return;
             }
@@ -279,7 +290,10 @@ impl Claiming {
                         never = cleaner.run(named) => match never {},
                     }
                 });
-                shipper.run(shared.stop.subscribe()).await
+                match shipper.run(shared.stop.subscribe()).await {
+                    Ok(shipper) => self.hand_over(shipper).await,
+                    Err(e) => Err(e),
+                }
             }
             Err(e) => {
                 let _ = known.send(Err(e.clone()));
@@ -292,7 +306,7 @@ impl Claiming {
                 let mut stop = shared.stop.subscribe();
                 let error = tokio::select! {
                     biased;
-                    _ = stop.wait_for(|stop| *stop) => error,
+                    _ = stop.wait_for(Stopping::is_set) => error,
                     error = self.reason(error.clone()) => error,
                 };
                 self.end(error).await;
@@ -300,6 +314,17 @@ impl Claiming {
             Err(error) => self.end(error).await,
         }
         shared.progress.stop();
+    }
+
+    /// Hands the archive over, if that is wanted and it has everything.
+    async fn hand_over(&mut self, shipper: Shipper) -> Result<(), ArchiveError> {
+        let shared = &self.archive.0;
+        let is_wanted = *shared.stop.borrow() == Stopping::HandOver;
+        if !is_wanted || !shared.following.is_archived() {
+            return Ok(());
+        }
+        self.state.closing().await?;
+        shipper.close().await
     }
 
     /// Why the archive cannot be used, if it seems broken: another owner deletes what its head does

@@ -63,6 +63,7 @@ pub struct ArchivedPool {
     loaded: Loaded,
     time_ms: u64,
     tenure: Option<u64>,
+    complete: bool,
 }
 
 impl ArchivedPool {
@@ -77,18 +78,19 @@ impl ArchivedPool {
     ) -> Result<Self, ArchiveError> {
         let loaded = Loaded::read(attempts, cut, payload).await?;
         refuse_newer(&loaded.image)?;
-        Ok(Self { attempts: attempts.clone(), loaded, time_ms: cut.time_ms, tenure: None })
+        Ok(Self { attempts: attempts.clone(), loaded, time_ms: cut.time_ms, tenure: None, complete: false })
     }
 
     /// A state whose bytes were copied.
     pub(crate) fn of_copy(attempts: &Attempts, image: Image, time_ms: u64) -> Self {
         let loaded = Loaded { image, ..Loaded::default() };
-        Self { attempts: attempts.clone(), loaded, time_ms, tenure: None }
+        Self { attempts: attempts.clone(), loaded, time_ms, tenure: None, complete: false }
     }
 
-    /// As the state of a head that this process owns.
-    pub(crate) fn owned(self, tenure: u64) -> Self {
-        Self { tenure: Some(tenure), ..self }
+    /// As the state of a head that this process owns. `complete`: the head before it has all that
+    /// was answered.
+    pub(crate) fn owned(self, tenure: u64, complete: bool) -> Self {
+        Self { tenure: Some(tenure), complete, ..self }
     }
 
     /// When the state was taken, in milliseconds since the Unix epoch.
@@ -99,6 +101,12 @@ impl ArchivedPool {
     /// The tenure of the head that names the state, if this process owns it.
     pub fn tenure(&self) -> Option<u64> {
         self.tenure
+    }
+
+    /// Whether the state is known to be all that was answered, so that channels continue with their
+    /// epochs.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// A checksum of the state: those of two readings are equal if it is the same.

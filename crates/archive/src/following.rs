@@ -208,6 +208,14 @@ impl Following {
                 .any(|(disk, of)| !of.extents.is_empty() && state.aside.get(disk).is_none_or(|until| *until <= now))
     }
 
+    /// Whether the last look saw all disks, and nothing of what it found is missing in the archive.
+    pub(crate) fn is_archived(&self) -> bool {
+        let is_seen = |member: &PoolMember| member.log.as_ref().is_some_and(Log::is_followed);
+        let are_seen = self.members.members().iter().all(is_seen);
+        let state = self.state.lock();
+        are_seen && state.next.since.is_none() && state.aside.is_empty()
+    }
+
     /// Leaves a disk out of cuts for a while, because it cannot be read. The archive keeps what it
     /// has of the disk.
     pub(crate) fn set_aside(&self, disk: DiskId) {

@@ -53,6 +53,7 @@ mod shipper;
 mod standby;
 mod standby_disks;
 mod standby_progress;
+mod stopping;
 mod transfer;
 mod transfer_progress;
 
@@ -70,7 +71,7 @@ pub use options::{ArchiveOptions, ArchiveSabotage};
 pub use own_state::StateKeeper;
 pub use progress::ArchiveState;
 pub use reader::{ArchiveDescription, ArchiveReader, TakeOver};
-pub use standby::{FollowEnd, Promotion, Standby, StandbyParts};
+pub use standby::{FollowEnd, Standby, StandbyParts};
 pub use standby_disks::StandbyDisk;
 pub use standby_progress::{StandbyProgress, StandbyStatus};
 pub use transfer_progress::TransferProgress;

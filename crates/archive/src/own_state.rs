@@ -116,6 +116,14 @@ impl OwnState {
         self.save().await
     }
 
+    /// The last head of this process is about to be written: from then on another process may own
+    /// the archive.
+    pub(crate) async fn closing(&mut self) -> Result<(), ArchiveError> {
+        let known = self.numbers.known.as_mut().expect("the archive was claimed");
+        known.closed = true;
+        self.save().await
+    }
+
     /// Another process is known to own the archive.
     pub(crate) async fn superseded(&mut self) -> Result<(), ArchiveError> {
         if let Some(known) = &mut self.numbers.known {

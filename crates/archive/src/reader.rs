@@ -205,8 +205,8 @@ impl ArchiveReader {
         from: TakeOver,
     ) -> Result<ArchivedPool, ArchiveError> {
         let mut state = OwnState::load(keeper, self.attempts.env()).await?;
-        let (head, _) = self.claim(&mut state, machine, from).await?;
-        Ok(self.newest_of(&head).await?.owned(head.head.tenure))
+        let (head, complete) = self.claim(&mut state, machine, from).await?;
+        Ok(self.newest_of(&head).await?.owned(head.head.tenure, complete))
     }
 
     /// Takes the archive over. Returns the head of the claim, and whether it has all that was
@@ -255,7 +255,7 @@ impl ArchiveReader {
             let (machine, tenure) = (head.head.machine, head.head.tenure);
             return Err(ArchiveError::Superseded { machine, tenure, kept: "they are not restored yet".to_owned() });
         }
-        Ok(self.newest_of(&head).await?.owned(tenure))
+        Ok(self.newest_of(&head).await?.owned(tenure, false))
     }
 
     /// Reads and verifies all that can be restored.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use steadfast_flow::has_fault;
 use steadfast_log::{ExtentCut, Ranges, UseCut};
 use tokio::sync::watch;
@@ -26,6 +27,7 @@ use crate::name::{DiskId, Numbered, ObjectName, UseId};
 use crate::options::{ArchiveOptions, ArchiveSabotage};
 use crate::periods::Periods;
 use crate::progress::Progress;
+use crate::stopping::Stopping;
 use crate::transfer::{Copied, Numbers, ToCopy, TransferError, Uploads};
 
 /// Pause after a cut that was given up: its extents are marked as free meanwhile.
@@ -104,18 +106,18 @@ impl Shipper {
     }
 
     /// Ships until `stop` is set and nothing is left, or the archive cannot be used any more.
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<(), ArchiveError> {
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<Stopping>) -> Result<Self, ArchiveError> {
         loop {
             if self.gather.has_ready() || self.following.has_changes() {
                 self.ship_next().await?;
                 continue;
             }
-            if *stop.borrow_and_update() {
+            if stop.borrow_and_update().is_set() {
                 self.following.look();
                 if self.following.has_changes() {
                     continue;
                 }
-                return Ok(());
+                return Ok(self);
             }
             if self.gather.has_work() {
                 self.gather
@@ -375,14 +377,29 @@ impl Shipper {
             closed: false,
             cut: Some(named),
         };
+        let head = self.replace(next, &payload).await?;
+        self.progress.named(&head.head, &self.image, self.periods.oldest_ms());
+        self.head = Some(head);
+        self.cleaner.expire(expired);
+        Ok(())
+    }
+
+    /// Writes the last head of this process, which says that it has all that was answered.
+    ///
+    /// # Errors
+    /// As [`Shipper::run`].
+    pub(crate) async fn close(mut self) -> Result<(), ArchiveError> {
+        let known = self.head.as_ref().expect("the last replacement has ended");
+        let (version, time_ms) = (known.head.version + 1, self.attempts.env().wall_ms());
+        let next = Head { version, time_ms, closed: true, ..known.head.clone() };
+        let payload = known.payload.clone();
+        self.replace(next, &[payload]).await.map(drop)
+    }
+
+    async fn replace(&mut self, next: Head, payload: &[Bytes]) -> Result<KnownHeadObject, ArchiveError> {
         let known = self.head.take().expect("the last replacement has ended");
-        match known.replace(&self.attempts, next, &payload).await? {
-            Replaced::Done(head) => {
-                self.progress.named(&head.head, &self.image, self.periods.oldest_ms());
-                self.head = Some(head);
-                self.cleaner.expire(expired);
-                Ok(())
-            }
+        match known.replace(&self.attempts, next, payload).await? {
+            Replaced::Done(head) => Ok(head),
             Replaced::Taken(by) => Err(ArchiveError::Superseded {
                 machine: by.machine,
                 tenure: by.tenure,

@@ -50,14 +50,6 @@ pub enum FollowEnd {
     Owned,
 }
 
-/// What a promotion has made.
-pub struct Promotion {
-    /// The state that the disks hold now. They are made a pool with [`ArchivedPool::finish`].
-    pub pool: ArchivedPool,
-    /// Whether the state is all that was answered, so that channels continue with their epochs.
-    pub complete: bool,
-}
-
 /// A standby: its disks follow an archive.
 pub struct Standby {
     attempts: Attempts,
@@ -188,7 +180,8 @@ impl Standby {
         saved.map_err(|e| ArchiveError::State(format!("{place}: {e}")))
     }
 
-    /// Takes the archive over, and has the disks hold the state in the head of this claim.
+    /// Takes the archive over, and has the disks hold the state in the head of this claim, which
+    /// is returned. They are made a pool with [`ArchivedPool::finish`].
     ///
     /// # Errors
     /// Why it cannot be taken over; those of the disks. If the archive was claimed nevertheless,
@@ -198,7 +191,7 @@ impl Standby {
         reader: &ArchiveReader,
         machine: &str,
         from: TakeOver,
-    ) -> Result<Promotion, RestoreError> {
+    ) -> Result<ArchivedPool, RestoreError> {
         // As much as possible before the owner is ended.
         let (_, head) = reader.head().await?;
         self.catch_up(&head).await?;
@@ -211,7 +204,7 @@ impl Standby {
     /// # Errors
     /// As [`Standby::promote`]; [`ArchiveError::Superseded`] when another process has taken it
     /// since.
-    pub async fn promote_owned(&mut self, reader: &ArchiveReader) -> Result<Promotion, RestoreError> {
+    pub async fn promote_owned(&mut self, reader: &ArchiveReader) -> Result<ArchivedPool, RestoreError> {
         let (_, head) = reader.head().await?;
         if !self.owner.drew(head.head.owner) {
             let (machine, tenure) = (head.head.machine, head.head.tenure);
@@ -221,13 +214,12 @@ impl Standby {
         self.promoted(&head, false).await
     }
 
-    async fn promoted(&mut self, head: &KnownHeadObject, complete: bool) -> Result<Promotion, RestoreError> {
+    async fn promoted(&mut self, head: &KnownHeadObject, complete: bool) -> Result<ArchivedPool, RestoreError> {
         self.catch_up(head).await?;
         let cut = head.head.cut.as_ref().expect("it was caught up with");
         let image = self.image.whole(&cut.changes)?;
         let parts = Arc::new(PartReader::new(self.attempts.clone(), Inline::default()));
         self.disks.fill(&image, &parts).await?;
-        let pool = ArchivedPool::of_copy(&self.attempts, image, cut.time_ms).owned(head.head.tenure);
-        Ok(Promotion { pool, complete })
+        Ok(ArchivedPool::of_copy(&self.attempts, image, cut.time_ms).owned(head.head.tenure, complete))
     }
 }

@@ -142,7 +142,7 @@ impl DataDir {
     pub fn discard_indexes(&self) -> Result<(), String> {
         for index in self.indexes()? {
             std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
-            tracing::warn!(index = %index.display(), "data.restored: the index was removed and is rebuilt from the disks");
+            tracing::warn!(index = %index.display(), "the index was removed and is rebuilt from the disks");
         }
         Ok(())
     }

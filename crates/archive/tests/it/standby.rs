@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveReader, DiskId, FollowEnd, Promotion, RestoreError, RestorePlace, Standby,
+    Archive, ArchiveError, ArchiveReader, ArchivedPool, DiskId, FollowEnd, RestoreError, RestorePlace, Standby,
     StandbyDisk, StandbyParts, TakeOver,
 };
 use steadfast_disk::{Disk, MemDisk};
@@ -15,7 +15,7 @@ use steadfast_net::{Fate, MemoryStore, RemoteCall, RemoteError};
 use steadfast_store::Store;
 use tokio::sync::watch;
 
-use crate::common::{Client, DISK_BYTES, Kept, Pool, bad, caught_up, content, create};
+use crate::common::{Client, DISK_BYTES, Kept, Pool, away, bad, caught_up, content, create};
 
 const LOOK: Duration = Duration::from_millis(3);
 const ID: [u8; 16] = [9; 16];
@@ -89,12 +89,17 @@ impl Machine {
         assert_eq!(ended.expect("well"), FollowEnd::Stopped);
     }
 
-    /// Makes the disks those of the pool, and opens it.
-    async fn serve(&self, promotion: &Promotion) -> Store {
+    /// Makes the disks those of the pool.
+    async fn finish(&self, promotion: &ArchivedPool) {
         for (id, disk) in self.ids.iter().zip(&self.pool.mem) {
             let any: Arc<dyn Disk> = disk.clone();
-            promotion.pool.finish(*id, &RestorePlace::new(&any)).await.expect("finished");
+            promotion.finish(*id, &RestorePlace::new(&any)).await.expect("finished");
         }
+    }
+
+    /// The same, and opens it.
+    async fn serve(&self, promotion: &ArchivedPool) -> Store {
+        self.finish(promotion).await;
         self.pool.open_restored().await
     }
 }
@@ -147,8 +152,8 @@ async fn promotes(disks: usize, blank: bool, seed: u64) {
     let known = client.states.len() - 1;
     let reader = ArchiveReader::new(Arc::new(pool.remote.clone()), None, &Env::tokio());
     let promotion = standby.promote(&reader, "standby", TakeOver::Any).await.expect("promoted");
-    assert!(!promotion.complete, "the owner may have answered more");
-    assert_eq!(promotion.pool.tenure(), Some(2));
+    assert!(!promotion.is_complete(), "the owner may have answered more");
+    assert_eq!(promotion.tenure(), Some(2));
     let promoted = machine.serve(&promotion).await;
     assert_eq!(client.find(&content(&promoted, client.keys).await), Some(known));
     let newer = machine.pool.archive(&promoted).await.expect("it continues the archive");
@@ -268,7 +273,7 @@ async fn a_promotion_spares_an_owner_that_lives_and_continues_when_it_was_interr
     let (_stop, stopped) = watch::channel(false);
     assert_eq!(standby.follow(LOOK, stopped).await.expect("well"), FollowEnd::Owned);
     let promotion = standby.promote_owned(&reader).await.expect("it continues");
-    assert_eq!((promotion.pool.tenure(), promotion.complete), (Some(2), false));
+    assert_eq!((promotion.tenure(), promotion.is_complete()), (Some(2), false));
     let promoted = machine.serve(&promotion).await;
     assert_eq!(client.find(&content(&promoted, client.keys).await), Some(client.states.len() - 1));
     let again = Machine::new(&pool, true).await;
@@ -284,4 +289,35 @@ async fn a_standby_needs_a_place_for_each_disk() {
     let mut standby = machine.open(&pool.remote).await;
     let refused = standby.follow(LOOK, watch::channel(false).1).await.expect_err("no place");
     assert!(matches!(&refused, RestoreError::NoPlace(name) if name == "d1"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_archive_is_handed_over_only_when_it_has_everything() {
+    let wait = Duration::from_secs(10);
+    let (pool, store, archive, client) = archived(1, 10).await;
+    let machine = Machine::new(&pool, true).await;
+    let mut standby = machine.open(&pool.remote).await;
+    store.flush().await.expect("flushed");
+    archive.hand_over(wait).await;
+    let epoch = store.channel("news").and_then(|channel| channel.position()).expect("there").epoch;
+    // The owner wrote a moment ago, and has ended.
+    let state = standby.promote(&pool.reader(), "standby", TakeOver::Idle).await.expect("promoted");
+    assert!(state.is_complete());
+    machine.finish(&state).await;
+    let promoted = machine.pool.open().await;
+    assert_eq!(client.find(&content(&promoted, client.keys).await), Some(client.states.len() - 1));
+    assert_eq!(promoted.channel("news").and_then(|channel| channel.position()).expect("there").epoch, epoch);
+    // The former one starts only when the store says whose the archive is.
+    store.close().await.expect("closed");
+    let mut former = pool.copy();
+    former.archive_options.claim_wait = Duration::from_millis(50);
+    let store = former.open().await;
+    let refused = former.archive_with(&store, pool.remote.with_fates(away())).await.expect_err("it may have an owner");
+    assert!(matches!(&refused, ArchiveError::Unreachable(why) if why.contains("another owner")), "{refused}");
+    // The next owner does not hand it over.
+    let archive = machine.pool.archive(&promoted).await.expect("claimed");
+    caught_up(&archive).await;
+    archive.stop(wait).await;
+    let state = pool.reader().take_over(pool.blank().kept, "other", TakeOver::Any).await.expect("taken");
+    assert!(!state.is_complete());
 }

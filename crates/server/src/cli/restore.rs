@@ -20,7 +20,7 @@ use crate::restoring::{RestoreRequest, Restored, Restoring};
     after_help = "Restores the newest state, and takes the archive over: the pool continues it, and a server that still lives \
 elsewhere ends as soon as it learns of it. The server must be stopped. The disks are those of the configuration: as many as the \
 archived pool had, blank or absent. All channels get new epochs, so that clients with a later state than the archive get \
-`recovered: false`.\n\n\
+`recovered: false`, unless the former server was stopped and has handed everything over.\n\n\
 With --at the command restores an earlier state, as another pool beside the first: it does not take the archive over, and needs \
 another prefix for an archive of its own.\n\n\
 An interrupted restore continues when the same command runs again. Credentials of S3 clients are not in the archive: copy \

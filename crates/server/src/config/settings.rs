@@ -189,7 +189,7 @@ sections! {
         /// Age of the oldest change that the archive lacks, above which the server warns.
         lag_warning: Duration = Duration::from_secs(60), in 1_000_000..=31_536_000_000_000;
         /// Time that a start waits for the store before it serves without it. The first start with
-        /// an archive does not serve without it.
+        /// an archive does not serve without it, nor one after a stop that handed it over.
         start_wait: Duration = Duration::from_secs(10), in 100_000..=3_600_000_000;
     }
 

@@ -13,8 +13,8 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_archive::{
-    ArchiveError, ArchiveGate, ArchiveReader, ArchivedDisk, ArchivedPool, Promotion, RestorePlace, StateKeeper,
-    TakeOver, TransferProgress,
+    ArchiveError, ArchiveGate, ArchiveReader, ArchivedDisk, ArchivedPool, RestorePlace, StateKeeper, TakeOver,
+    TransferProgress,
 };
 use steadfast_flow::Env;
 use steadfast_net::RemoteStore;
@@ -147,8 +147,8 @@ impl<'a> Restoring<'a> {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub async fn promote(&self, promotion: &Promotion, standby: &StandbyMark) -> Result<Restored, String> {
-        let (pool, complete) = (&promotion.pool, promotion.complete);
+    pub async fn promote(&self, pool: &ArchivedPool, standby: &StandbyMark) -> Result<Restored, String> {
+        let complete = pool.is_complete();
         let there: Vec<String> = pool.disks().iter().map(|of| of.id.to_string()).collect();
         // Others have left the pool since.
         let disks = standby.disks.iter().filter(|disk| there.contains(&disk.disk)).cloned().collect();
@@ -226,7 +226,8 @@ impl<'a> Restoring<'a> {
             id: self.new_id(),
             disks: assigned.iter().map(marked).collect(),
             written: false,
-            complete: false,
+            // One disk alone may be of another time than the others.
+            complete: pool.is_complete() && self.request.disks.is_empty(),
         };
         self.mark(Some(state.clone())).store(self.data)?;
         Ok((pool, state))
@@ -400,6 +401,7 @@ impl<'a> Restoring<'a> {
             Disks::open(self.config, &set, self.env, taking).await?.close().await;
         }
         let mut config = self.config.clone();
+        self.data.discard_indexes()?;
         // Channels that may have had more get other epochs.
         config.data.restored = !complete;
         // The archive does not follow yet: no key may change its disk.

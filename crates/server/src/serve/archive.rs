@@ -180,8 +180,16 @@ impl PoolArchive {
         }
     }
 
-    /// Ships what is durable, when nothing is accepted any more.
-    pub(super) async fn stop(&self, deadline: Duration) {
-        self.archive.stop(STOP_WAIT.min(deadline)).await;
+    /// Ships what is durable, when nothing is accepted any more. `completed`: all that was accepted
+    /// is answered. Then the archive is handed over.
+    pub(super) async fn stop(&self, completed: bool, engine: &Engine, deadline: Duration, env: &Env) {
+        let wait = STOP_WAIT.min(deadline);
+        // Asynchronous commits were answered before they were durable.
+        let flushed = env.timeout(wait, engine.store().flush()).await;
+        if completed && matches!(flushed, Some(Ok(()))) {
+            self.archive.hand_over(wait).await;
+        } else {
+            self.archive.stop(wait).await;
+        }
     }
 }

@@ -306,8 +306,8 @@ async fn serve(
     let _ = stop_rest.send(true);
     let _ = block_ended.await;
     let _ = OptionFuture::from(links_ended).await;
-    if let Some(archive) = &archive {
-        archive.stop(config.server.stop_deadline).await;
+    if let Some((archive, engine)) = archive.as_ref().zip(engine.as_ref()) {
+        archive.stop(matches!(served, Ok(true)), engine, config.server.stop_deadline, &env).await;
     }
     let closed = close_engine(engine.as_ref(), config, &env).await;
     let _ = stop_admin.send(true);
@@ -439,7 +439,8 @@ struct Starts<C, R> {
     ready: R,
 }
 
-/// Serves the ports until a signal or another end, and completes the accepted requests.
+/// Serves the ports until a signal or another end, and completes the accepted requests. Returns
+/// whether it has completed all of them.
 #[allow(clippy::too_many_arguments, reason = "the one place where all parts meet")]
 async fn serve_ports(
     config: &Config,
@@ -450,7 +451,7 @@ async fn serve_ports(
     control: Option<ControlSocket>,
     mut ending: Ending<'_>,
     starts: Starts<impl FnOnce(), impl FnOnce()>,
-) -> Result<(), ServeError> {
+) -> Result<bool, ServeError> {
     let takes_writes = pool.as_ref().is_some_and(|pool| pool.engine.point().is_none());
     let edge = match &pool {
         Some(pool) if takes_writes => s3::open_edge(config, pool.engine.store(), env).await?,
@@ -512,13 +513,13 @@ async fn serve_ports(
         cut_off = both => cut_off,
         signal = ending.signals.next() => {
             tracing::warn!(signal, "not waiting for the requests in progress");
-            return end.map(drop);
+            return end.map(|_| false);
         }
     };
     if cut_off > 0 {
         tracing::warn!(connections = cut_off, "cut off: not finished within server.stop_deadline");
     }
-    end.map(drop)
+    end.map(|_| cut_off == 0)
 }
 
 #[cfg(test)]

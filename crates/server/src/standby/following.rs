@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use steadfast_archive::{
-    ArchiveError, ArchiveReader, ArchivedPool, FollowEnd, Promotion, RestoreError, Standby, StandbyParts, StateKeeper,
-    TakeOver, TransferProgress,
+    ArchiveError, ArchiveReader, ArchivedPool, FollowEnd, RestoreError, Standby, StandbyParts, StateKeeper, TakeOver,
+    TransferProgress,
 };
 use steadfast_flow::Env;
 use steadfast_net::RemoteStore;
@@ -103,7 +103,7 @@ impl Following<'_> {
             };
             match (promotion, request) {
                 (Ok(promotion), request) => {
-                    let answer = json!({"tenure": promotion.pool.tenure(), "time_ms": promotion.pool.time_ms(), "complete": promotion.complete});
+                    let answer = json!({"tenure": promotion.tenure(), "time_ms": promotion.time_ms(), "complete": promotion.is_complete()});
                     if let Some(request) = request {
                         request.answer(Ok(answer));
                     }
@@ -199,7 +199,7 @@ impl Following<'_> {
     async fn end(
         &self,
         store: &Arc<dyn RemoteStore>,
-        promotion: &Promotion,
+        promotion: &ArchivedPool,
         mark: &StandbyMark,
     ) -> Result<(), ServeError> {
         let restored = self.restoring(store, &TransferProgress::default())?.promote(promotion, mark).await?;
