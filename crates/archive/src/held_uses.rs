@@ -28,7 +28,7 @@ impl HeldUses {
             for (extent, of) in &of.extents {
                 let ExtentImage::Used(of) = of else { continue };
                 let id = UseId { disk: *disk, extent: *extent, epoch: of.epoch, opening: of.opening };
-                held.begin(id);
+                held.begin(id, false);
                 of.parts.values().for_each(|part| held.add(id, part.from..part.from + part.len));
             }
         }
@@ -40,11 +40,13 @@ impl HeldUses {
         self.0.contains_key(&(disk, extent))
     }
 
-    /// Begins with a use of an extent, if it is another one than before.
-    pub(crate) fn begin(&mut self, id: UseId) {
+    /// Begins with a use of an extent, if it is another one than before. With `keeps`, which is a
+    /// bug, the disk seems to have what it had of that.
+    pub(crate) fn begin(&mut self, id: UseId, keeps: bool) {
         let of = self.0.entry((id.disk, id.extent)).or_default();
         if (of.epoch, of.opening) != (id.epoch, id.opening) {
-            *of = HeldUse { epoch: id.epoch, opening: id.opening, ranges: Ranges::default() };
+            let ranges = if keeps { std::mem::take(&mut of.ranges) } else { Ranges::default() };
+            *of = HeldUse { epoch: id.epoch, opening: id.opening, ranges };
         }
     }
 
@@ -71,14 +73,14 @@ mod tests {
         let id = |epoch| UseId { disk: DiskId([1; 16]), extent: 3, epoch, opening: 1 };
         let mut held = HeldUses::default();
         assert!(!held.had_use(DiskId([1; 16]), 3));
-        held.begin(id(5));
+        held.begin(id(5), false);
         assert!(held.had_use(DiskId([1; 16]), 3) && !held.had_use(DiskId([2; 16]), 3));
         held.add(id(5), 0..4096);
         held.add(id(5), 8192..12288);
-        held.begin(id(5));
+        held.begin(id(5), false);
         assert!(held.has(id(5), 0..4096) && !held.has(id(5), 0..12288));
         assert!(!held.has(id(6), 0..4096) && !held.has(UseId { opening: 2, ..id(5) }, 0..4096));
-        held.begin(id(6));
+        held.begin(id(6), false);
         assert!(!held.has(id(6), 0..4096) && !held.has(id(5), 0..4096));
     }
 }

@@ -62,6 +62,10 @@ pub enum ArchiveSabotage {
     LiveDropped,
     /// What the newest state does not name is deleted at once.
     RetentionIgnored,
+    /// A standby takes what it has of an extent for that of another use.
+    AnyHeldUse,
+    /// A standby keeps the head before its disks hold the state.
+    HeadKeptFirst,
 }
 
 impl Default for ArchiveOptions {

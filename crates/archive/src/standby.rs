@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 use steadfast_net::RemoteStore;
 use tokio::sync::watch;
 
@@ -21,6 +21,7 @@ use crate::held_uses::HeldUses;
 use crate::image::Image;
 use crate::inline::Inline;
 use crate::name::{DiskId, HEAD};
+use crate::options::ArchiveSabotage;
 use crate::own_state::{OwnState, StateKeeper};
 use crate::part_reader::PartReader;
 use crate::reader::{ArchiveReader, TakeOver};
@@ -39,6 +40,9 @@ pub struct StandbyParts {
     pub id: [u8; 16],
     /// The disks, one for each disk of the archived pool.
     pub disks: BTreeMap<DiskId, StandbyDisk>,
+    /// A deliberate bug, to test the simulator.
+    #[doc(hidden)]
+    pub sabotage: ArchiveSabotage,
 }
 
 /// Why a standby follows no more.
@@ -60,6 +64,7 @@ pub struct Standby {
     /// Version of the head whose state the disks hold; 0: of none.
     version: u64,
     progress: StandbyProgress,
+    sabotage: ArchiveSabotage,
 }
 
 impl Standby {
@@ -68,7 +73,7 @@ impl Standby {
     /// # Errors
     /// Those of the disks, and of what is kept beside them.
     pub async fn open(parts: StandbyParts, env: &Env) -> Result<Self, RestoreError> {
-        let StandbyParts { store, owner, held: keeper, id, disks } = parts;
+        let StandbyParts { store, owner, held: keeper, id, disks, sabotage } = parts;
         let attempts = Attempts::new(store, env);
         let owner = OwnState::load(owner, env).await?;
         let (mut image, mut version, mut held) = (FollowedImage::default(), 0, None);
@@ -88,9 +93,9 @@ impl Standby {
                 Err(e) => return Err(e.into()),
             }
         }
-        let disks = StandbyDisks::open(disks, id, held, env).await?;
+        let disks = StandbyDisks::open(disks, id, held, sabotage, env).await?;
         let progress = StandbyProgress::new(&attempts);
-        Ok(Self { attempts, owner, keeper, image, disks, version, progress })
+        Ok(Self { attempts, owner, keeper, image, disks, version, progress, sabotage })
     }
 
     /// The last head whose state the disks are known to hold.
@@ -164,6 +169,9 @@ impl Standby {
         let mut of_head = cut.changes.clone();
         let inline = Inline::take(&mut of_head, &head.payload).map_err(ArchiveError::image(HEAD))?;
         let parts = Arc::new(PartReader::new(self.attempts.clone(), inline));
+        if has_fault(self.sabotage, ArchiveSabotage::HeadKeptFirst) {
+            Self::save(&self.keeper, head.body.clone(), self.attempts.env()).await?;
+        }
         self.disks.copy(&self.image.changes(&of_head)?, &parts, &self.progress.transfer).await?;
         Self::save(&self.keeper, head.body.clone(), self.attempts.env()).await?;
         self.image.taken();

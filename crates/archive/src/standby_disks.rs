@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use steadfast_disk::Disk;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 use steadfast_log::Ranges;
 use tokio::sync::oneshot;
 
@@ -18,6 +18,7 @@ use crate::document::checksum;
 use crate::held_uses::HeldUses;
 use crate::image::{ExtentImage, Image};
 use crate::name::{DiskId, UseId};
+use crate::options::ArchiveSabotage;
 use crate::part_reader::PartReader;
 use crate::transfer_progress::TransferProgress;
 
@@ -39,6 +40,7 @@ pub(crate) struct StandbyDisks {
     held: HeldUses,
     /// Disks that may hold more than is known.
     unknown: BTreeSet<DiskId>,
+    sabotage: ArchiveSabotage,
     env: Env,
 }
 
@@ -63,6 +65,7 @@ impl StandbyDisks {
         disks: BTreeMap<DiskId, StandbyDisk>,
         id: [u8; 16],
         held: Option<HeldUses>,
+        sabotage: ArchiveSabotage,
         env: &Env,
     ) -> io::Result<Self> {
         let mut unknown = BTreeSet::new();
@@ -73,7 +76,7 @@ impl StandbyDisks {
                 begin(&of.disk, id).await?;
             }
         }
-        Ok(Self { disks, held: held.unwrap_or_default(), unknown, env: env.clone() })
+        Ok(Self { disks, held: held.unwrap_or_default(), unknown, sabotage, env: env.clone() })
     }
 
     /// Refuses an image of disks for which there is no place.
@@ -150,7 +153,7 @@ impl StandbyDisks {
                         zero(onto, start + u64::from(gap.start), start + u64::from(gap.end)).await?;
                     }
                 }
-                self.held.begin(id);
+                self.held.begin(id, has_fault(self.sabotage, ArchiveSabotage::AnyHeldUse));
                 let missing = of.parts.values().filter(|part| !self.held.has(id, part.from..part.from + part.len));
                 jobs.extend(missing.map(|part| MissingPart {
                     id,

@@ -1,15 +1,14 @@
 //! The archive of a run: a store that outlives the machine, and restores from it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveParts, ArchiveReader, ArchiveState, DiskId, Members, PoolMember, RestoreError,
-    RestorePlace, StateKeeper, TakeOver, TransferProgress,
+    Archive, ArchiveError, ArchiveOptions, ArchiveParts, ArchiveReader, ArchiveState, DiskId, Members, PoolMember,
+    RestoreError, RestorePlace, TakeOver, TransferProgress,
 };
 use steadfast_disk::Disk;
 use steadfast_flow::{BoxFuture, Env, Runtime};
@@ -17,34 +16,17 @@ use steadfast_log::Log;
 use steadfast_net::{Fate, Fates, MemoryStore};
 use steadfast_store::Store;
 
+use crate::kept::Kept;
 use crate::members::disk_name;
 use crate::moment::ClientKnowledge;
 use crate::outcome::Outcome;
 use crate::plan::ArchivePlan;
 use crate::rng::Rng;
 use crate::shared::Shared;
+use crate::standby::StandbyMachine;
 
 /// Time in which an archive catches up once its store answers.
 const CATCH_UP: Duration = Duration::from_secs(600);
-
-/// The owner numbers, beside the disks.
-#[derive(Default)]
-struct Kept(Mutex<Option<Vec<u8>>>);
-
-impl StateKeeper for Kept {
-    fn load(&self) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.lock().clone())
-    }
-
-    fn save(&self, bytes: &[u8]) -> io::Result<()> {
-        *self.0.lock() = Some(bytes.to_vec());
-        Ok(())
-    }
-
-    fn place(&self) -> String {
-        "memory".to_owned()
-    }
-}
 
 /// What was known at each look at the logs.
 #[derive(Default)]
@@ -159,14 +141,15 @@ pub(crate) struct Elsewhere {
     last: Arc<Mutex<Option<Archive>>>,
     /// The newest look that was known to be archived.
     floor: u64,
+    standby: Arc<StandbyMachine>,
 }
 
 /// A machine onto which a pool is restored.
 #[derive(Clone)]
 pub(crate) struct BlankMachine {
-    remote: MemoryStore,
+    pub(crate) remote: MemoryStore,
     /// Its own owner numbers.
-    kept: Arc<Kept>,
+    pub(crate) kept: Arc<Kept>,
 }
 
 /// The archive in one life.
@@ -180,6 +163,7 @@ pub(crate) struct LifeArchive {
     archive: Arc<Mutex<Option<Archive>>>,
     /// Whether the disks may be older than the archive.
     maybe_older: bool,
+    standby: Arc<StandbyMachine>,
 }
 
 impl Elsewhere {
@@ -188,7 +172,8 @@ impl Elsewhere {
         let remote = self.in_env(plan, rng, env);
         self.last = Arc::default();
         let (kept, looks, counted) = (self.kept.clone(), self.looks.clone(), self.counted.clone());
-        LifeArchive { plan: plan.clone(), remote, kept, looks, counted, archive: self.last.clone(), maybe_older }
+        let (plan, archive, standby) = (plan.clone(), self.last.clone(), self.standby.clone());
+        LifeArchive { plan, remote, kept, looks, counted, archive, maybe_older, standby }
     }
 
     fn in_env(&mut self, plan: &ArchivePlan, rng: Rng, env: &Env) -> MemoryStore {
@@ -207,6 +192,11 @@ impl Elsewhere {
         self.floor = self.floor.max(status.archived_ms.unwrap_or(0));
         shared.counts.lock().archive_deleted += status.deleted;
         status.tenure > 0
+    }
+
+    /// Ends the standby: a new one begins in the next life. Returns the one that there was.
+    pub(crate) fn take_standby(&mut self) -> Arc<StandbyMachine> {
+        std::mem::take(&mut self.standby)
     }
 
     /// Restores all disks. Returns the look at the restored state; `None` if there is none yet.
@@ -274,13 +264,18 @@ impl LifeArchive {
             Err(ArchiveError::Older(_)) if self.maybe_older => {
                 // As an operator would, with another prefix at the next start.
                 self.remote.clear();
-                *self.kept.0.lock() = None;
+                self.kept.clear();
                 *self.looks.lock() = Looks::default();
+                self.standby.begin_anew();
                 return Ok(());
             }
             Err(e) => return Err(format!("ARCHIVE: {e}")),
         };
         *self.archive.lock() = Some(archive);
+        if self.plan.standby {
+            let ArchiveOptions { interval, sabotage, .. } = self.plan.options;
+            env.spawn("standby", self.standby.clone().follow(self.remote.clone(), interval, sabotage, env.clone()));
+        }
         Ok(())
     }
 
@@ -300,6 +295,7 @@ impl LifeArchive {
 
     /// Checks that the archive is well.
     pub(crate) fn check(&self) -> Outcome {
+        self.standby.check()?;
         let Some(status) = self.archive.lock().as_ref().map(Archive::status) else { return Ok(()) };
         match (status.error, status.damaged_bytes) {
             // They were put back while the store was away.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::Store;
 
-use crate::archive::Elsewhere;
+use crate::archive::{BlankMachine, Elsewhere};
 use crate::array::{Array, Bay};
 use crate::counts::Counts;
 use crate::disk::{Device, DiskSabotage};
@@ -474,17 +474,23 @@ impl History {
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
         let Some(machine) = self.elsewhere.blank_machine(&executor.env()) else { return Ok(false) };
         let images: Vec<_> = self.shared.devices.iter().map(|device| device.lock().image()).collect();
-        if self.rng.one_in(2) {
+        let archive = self.plan.archive.as_ref().expect("there is an archive");
+        let sabotage = archive.options.sabotage;
+        let standby = (archive.standby && self.rng.one_in(2)).then(|| self.elsewhere.take_standby());
+        if standby.is_some() || self.rng.one_in(2) {
             self.shared.devices.iter().for_each(|device| device.lock().wipe());
         }
         let bays: Vec<Bay> = (0..self.arrays.len()).map(|disk| self.bay(disk, false, &executor)).collect();
-        let (env, onto) = (executor.env(), machine.clone());
+        let (env, onto, promoted) = (executor.env(), machine.clone(), standby.clone());
         let work = async move {
             let mut disks = Vec::new();
             for (number, bay) in bays.iter().enumerate() {
                 disks.push((number, bay.open().await.map_err(|e| e.to_string())?.disk));
             }
-            Elsewhere::restore(onto, disks, env).await
+            match promoted {
+                Some(standby) => standby.promote(onto.remote, disks, sabotage, env).await,
+                None => Elsewhere::restore(onto, disks, env).await,
+            }
         };
         let end = executor.run(work, STEPS_MAX, TIME_MAX);
         self.cut_power();
@@ -500,7 +506,8 @@ impl History {
             }
             return Ok(false);
         };
-        self.elsewhere.continue_on(machine, look, &self.shared)?;
+        let kept = standby.map_or(machine.kept, |standby| standby.kept.clone());
+        self.elsewhere.continue_on(BlankMachine { kept, ..machine }, look, &self.shared)?;
         self.shared.counts.lock().from_archive += 1;
         let now = self.now.as_nanos() as u64;
         self.trace.note(now, "from archive", "", [look, 0, 0]);

@@ -100,6 +100,8 @@ impl Variant {
                     life.from_archive = number > 0 && number % 3 == 0;
                 }
             }
+            Self::AnyHeldUse => stand_by_badly(plan, ArchiveSabotage::AnyHeldUse),
+            Self::HeadKeptFirst => stand_by_badly(plan, ArchiveSabotage::HeadKeptFirst),
             Self::OwnSwept => follow_badly(plan, ArchiveSabotage::OwnSwept),
             Self::LiveDropped => {
                 follow_badly(plan, ArchiveSabotage::LiveDropped);
@@ -177,8 +179,18 @@ fn drop_often(plan: &mut Plan) {
 fn follow_badly(plan: &mut Plan, sabotage: ArchiveSabotage) {
     if let Some(archive) = &mut plan.archive {
         archive.options.sabotage = sabotage;
+        archive.standby = false;
     }
     (1..).zip(plan.lives.iter_mut().skip(1)).for_each(|(number, life): (u64, _)| life.from_archive = number % 2 == 0);
+}
+
+/// Breaks the standby, and promotes it often.
+fn stand_by_badly(plan: &mut Plan, sabotage: ArchiveSabotage) {
+    follow_badly(plan, sabotage);
+    compact_often(plan);
+    if let Some(archive) = &mut plan.archive {
+        archive.standby = true;
+    }
 }
 
 /// Plans a fast leg that is present, absent, and present again.

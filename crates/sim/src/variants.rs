@@ -80,11 +80,15 @@ pub enum Variant {
     LiveDropped,
     /// Earlier states of the archive are deleted too early.
     RetentionIgnored,
+    /// A standby takes what it has of an extent for that of another use.
+    AnyHeldUse,
+    /// A standby keeps the head before its disks hold the state.
+    HeadKeptFirst,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -122,6 +126,8 @@ impl Variant {
         Self::OwnSwept,
         Self::LiveDropped,
         Self::RetentionIgnored,
+        Self::AnyHeldUse,
+        Self::HeadKeptFirst,
     ];
 
     /// Its name on the command line.
@@ -164,6 +170,8 @@ impl Variant {
             Self::OwnSwept => "own-swept",
             Self::LiveDropped => "live-dropped",
             Self::RetentionIgnored => "retention-ignored",
+            Self::AnyHeldUse => "any-held-use",
+            Self::HeadKeptFirst => "head-kept-first",
         }
     }
 
@@ -211,6 +219,8 @@ impl Variant {
                 | Self::OwnSwept
                 | Self::LiveDropped
                 | Self::RetentionIgnored
+                | Self::AnyHeldUse
+                | Self::HeadKeptFirst
         )
     }
 

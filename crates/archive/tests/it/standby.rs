@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveReader, ArchivedPool, DiskId, FollowEnd, RestoreError, RestorePlace, Standby,
-    StandbyDisk, StandbyParts, TakeOver,
+    Archive, ArchiveError, ArchiveReader, ArchiveSabotage, ArchivedPool, DiskId, FollowEnd, RestoreError, RestorePlace,
+    Standby, StandbyDisk, StandbyParts, TakeOver,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
@@ -50,6 +50,7 @@ impl Machine {
             held: self.held.clone(),
             id: ID,
             disks: self.ids.iter().zip(&self.pool.mem).map(disk).collect::<BTreeMap<_, _>>(),
+            sabotage: ArchiveSabotage::default(),
         };
         Standby::open(parts, &Env::tokio()).await
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use steadfast_archive::{
-    ArchiveError, ArchiveReader, ArchivedPool, FollowEnd, RestoreError, Standby, StandbyParts, StateKeeper, TakeOver,
-    TransferProgress,
+    ArchiveError, ArchiveReader, ArchiveSabotage, ArchivedPool, FollowEnd, RestoreError, Standby, StandbyParts,
+    StateKeeper, TakeOver, TransferProgress,
 };
 use steadfast_flow::Env;
 use steadfast_net::RemoteStore;
@@ -82,6 +82,7 @@ impl Following<'_> {
             held: Arc::new(HeadFile(self.data.standby_head())),
             id: mark.id(),
             disks,
+            sabotage: ArchiveSabotage::default(),
         };
         let opening = async { Standby::open(parts, self.env).await.map_err(|e| e.to_string().into()) };
         let mut standby = self.refusing(&mut requests, opening).await?;

@@ -20,6 +20,8 @@ pub(crate) struct ArchivePlan {
     pub(crate) slow_us: u64,
     /// Whether the store is away for a while in each life.
     away: bool,
+    /// Whether another machine follows.
+    pub(crate) standby: bool,
 }
 
 impl ArchivePlan {
@@ -41,7 +43,9 @@ impl ArchivePlan {
             ..ArchiveOptions::default()
         };
         let (bad_per_mille, slow_us) = (*rng.pick(&[0, 50, 300]), *rng.pick(&[50, 2_000, 40_000]));
-        Self { options, bad_per_mille, slow_us, away: rng.one_in(3) }
+        // Without a draw of its own, which would change what other seeds do.
+        let standby = options.uploads_max.is_multiple_of(2);
+        Self { options, bad_per_mille, slow_us, away: rng.one_in(3), standby }
     }
 
     /// What happens to the requests of a life.

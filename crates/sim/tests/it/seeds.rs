@@ -71,6 +71,8 @@ fn every_broken_variant_is_caught() {
             Variant::OwnSwept,
             Variant::LiveDropped,
             Variant::RetentionIgnored,
+            Variant::AnyHeldUse,
+            Variant::HeadKeptFirst,
         ];
         let runs = if soon.contains(&variant) { 200 } else { 1_000 };
         let options = SimOptions { seed: 1, runs, variant: Some(variant), ..SimOptions::default() };
