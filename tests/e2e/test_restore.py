@@ -115,6 +115,32 @@ class Writer(threading.Thread):
             assert any(body == (found if code == 200 else None) for _, body in since), (key, code, len(found))
 
 
+class Publisher:
+    """Publishes numbers in one channel, and knows when each was answered."""
+
+    def __init__(self):
+        self.count, self.times, self.epochs = 0, [], set()
+
+    def publish(self, server):
+        """Publishes some. The time of one of the first: something is to be archived after it."""
+        self.times = []
+        for _ in range(150):
+            self.epochs.add(api(server, "publish", channel="news", data=self.count)["result"]["epoch"])
+            self.count += 1
+            self.times.append(time.time() * 1000)
+        return self.times[50]
+
+    def check(self, server, archived_ms):
+        """The channel is the old one up to a state, with another epoch. The next numbers follow."""
+        answer = api(server, "history", channel="news", limit=10_000)["result"]
+        found = [publication["data"] for publication in answer["publications"]]
+        assert found == list(range(found[-1] + 1))[-1000:]
+        known = [self.count - 150 + n for n, at in enumerate(self.times) if at < archived_ms]
+        assert not known or found[-1] >= known[-1], (found[-1], known[-1])
+        assert answer["epoch"] not in self.epochs
+        self.count = found[-1] + 1
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["steadfast", "file", "versitygw", "faulty"])
 def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request, tmp_path, kind):
@@ -123,17 +149,12 @@ def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request
     server.s3().create_bucket(Bucket=BUCKET)
     upload = server.s3().create_multipart_upload(Bucket=BUCKET, Key="parts")["UploadId"]
     part = server.s3().upload_part(Bucket=BUCKET, Key="parts", UploadId=upload, PartNumber=1, Body=load.content(7, 5 << 20))
-    published, tenure = 0, 1
-    epochs = set()
+    publisher, tenure = Publisher(), 1
     for number in range(request.config.getoption("--rounds") if kind != "file" else 1):
         writers = [Writer(server, f"{number}.{n}") for n in range(3)]
         [writer.start() for writer in writers]
-        times = []
-        for _ in range(150):
-            epochs.add(api(server, "publish", channel="news", data=published)["result"]["epoch"])
-            published += 1
-            times.append(time.time() * 1000)
-        wait.until(lambda: (status(server)["archived_ms"] or 0) > times[50], 60, "something is archived")
+        early_ms = publisher.publish(server)
+        wait.until(lambda: (status(server)["archived_ms"] or 0) > early_ms, 60, "something is archived")
         archived_ms = status(server)["archived_ms"]
         server.kill()
         lag_ms = time.time() * 1000 - archived_ms
@@ -147,14 +168,7 @@ def test_what_was_archived_survives_the_loss_of_the_machine(make_server, request
         assert done["tenure"] == tenure and done["time_ms"] >= archived_ms and done["warnings"] == [], done
         restart(server)
         [writer.check(server, archived_ms) for writer in writers]
-        # The channel is the old one up to the state, with another epoch.
-        answer = api(server, "history", channel="news", limit=10_000)["result"]
-        found = [publication["data"] for publication in answer["publications"]]
-        assert found == list(range(found[-1] + 1))[-1000:]
-        known = [published - 150 + n for n, at in enumerate(times) if at < archived_ms]
-        assert not known or found[-1] >= known[-1], (found[-1], known[-1])
-        assert answer["epoch"] not in epochs
-        published = found[-1] + 1
+        publisher.check(server, archived_ms)
         uploads = server.s3().list_multipart_uploads(Bucket=BUCKET)["Uploads"]
         assert [one["UploadId"] for one in uploads] == [upload]
         # It continues the archive.

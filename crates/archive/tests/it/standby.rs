@@ -322,3 +322,19 @@ async fn an_archive_is_handed_over_only_when_it_has_everything() {
     let state = pool.reader().take_over(pool.blank().kept, "other", TakeOver::Any).await.expect("taken");
     assert!(!state.is_complete());
 }
+
+/// What a missing disk answered may be missing in the archive.
+#[tokio::test]
+async fn a_pool_that_lacks_a_disk_does_not_hand_its_archive_over() {
+    let wait = Duration::from_secs(10);
+    let (mut pool, store, archive, _) = archived(2, 11).await;
+    archive.stop(wait).await;
+    store.close().await.expect("closed");
+    pool.mem.truncate(1);
+    let store = pool.open_damaged().await;
+    let archive = pool.archive(&store).await.expect("claimed");
+    caught_up(&archive).await;
+    archive.hand_over(wait).await;
+    let state = pool.reader().take_over(pool.blank().kept, "other", TakeOver::Any).await.expect("taken");
+    assert!(!state.is_complete());
+}
