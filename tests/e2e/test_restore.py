@@ -114,6 +114,18 @@ class Writer(threading.Thread):
             since = changes[known[-1]:] if known else [(None, None), *changes]
             assert any(body == (found if code == 200 else None) for _, body in since), (key, code, len(found))
 
+    def lost(self, server):
+        """How many changes of each key are not there, at least and at most. Of several, compaction keeps the last."""
+        lost = {}
+        for key, changes in self.changes.items():
+            code, _, found = server.request("GET", f"/{BUCKET}/{key}")
+            # The first one may be a deletion.
+            states = [None, *(body for _, body in changes)]
+            there = [n for n, body in enumerate(states) if body == (found if code == 200 else None)]
+            answered = [body for at, body in changes[there[-1] :] if at]
+            lost[key] = (int(any(answered[-1:])), len(changes) - there[0])
+        return lost
+
 
 class Publisher:
     """Publishes numbers in one channel, and knows when each was answered."""

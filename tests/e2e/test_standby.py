@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import time
+from collections import Counter
 
 import pytest
 
@@ -59,6 +60,14 @@ def promote(server, *args, expect=0):
     return run(server, "promote", "--data", str(server.data), *args, expect=expect)
 
 
+def aside_of(server):
+    """The lines of what only a former owner has."""
+    command = [binary(), "archive", "aside", "--json", "--data", str(server.data)]
+    done = subprocess.run(command, env=server.environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (3 if done.stdout else 0), done
+    return done.stdout.splitlines()
+
+
 def serves(server):
     server.wait_ready()
     assert server.admin("/health/ready")[0] == 200
@@ -105,7 +114,13 @@ def test_a_standby_follows_and_is_promoted(make_server, store):  # noqa: F811
     fill(standby, 5, start=300)
     assert caught_up(standby)["tenure"] == 3
     code, log = refused(owner)
-    assert code == 4 and "has a new owner" in log, log
+    assert code == 4 and "has a new owner" in log and "archive aside" in log, log
+    assert aside_of(owner) == []
+    # Without its archive, the former pool can be read and copied.
+    owner.settings["archive.to"] = None
+    owner.start()
+    assert keys(owner) == before
+    owner.kill()
     # The same command serves its own pool from now on.
     assert standby.stop() == 0
     standby.start()
@@ -127,13 +142,22 @@ def test_what_was_archived_survives_a_promotion_under_load(make_server, store, t
         early_ms = publisher.publish(owner)
         wait.until(lambda: (progress(standby).get("copied_ms") or 0) > early_ms, 60, "the standby follows")
         archived_ms = progress(standby)["copied_ms"]
-        # It lives, and ends when it learns of it.
+        if number % 2:
+            owner.kill()
+        # If it lives, it ends when it learns of it.
         promote(standby, "--force")
-        assert owner.process.wait(60) == 4
+        assert number % 2 or owner.process.wait(60) == 4
         [writer.join() for writer in writers]
         serves(standby)
         [writer.check(standby, archived_ms) for writer in writers]
+        published = publisher.count
         publisher.check(standby, archived_ms)
+        aside = Counter(json.loads(line)["what"] for line in aside_of(owner))
+        for key, (least, most) in ((key, lost) for writer in writers for key, lost in writer.lost(standby).items()):
+            listed = sum(aside.pop(f"{what}{BUCKET}/{key}", 0) for what in ("object ", "deletion of object "))
+            assert least <= listed <= most, (key, least, listed, most)
+        listed = [what for what in aside if what.startswith("publication ")]
+        assert len(listed) == len(aside) == published - publisher.count, (aside, published, publisher.count)
         servers.append(standby)
     said = run(servers[-1], "archive", "verify")
     assert said.startswith("no damage; "), said

@@ -88,7 +88,9 @@ impl Claim<'_> {
         if has_fault(self.options.sabotage, ArchiveSabotage::NoClaim) {
             return Ok(Some(Claimed { head: known, loaded }));
         }
-        match known.take(self.attempts, owner, &self.options.machine).await? {
+        let mut next = known.head.taken(owner, &self.options.machine, self.attempts.env().wall_ms());
+        next.iter_mut().for_each(|next| next.note_last_lsns(&loaded.image.last_lsns()));
+        match known.take(self.attempts, next).await? {
             Replaced::Done(head) => {
                 state.claimed(&head.head).await?;
                 Ok(Some(Claimed { head, loaded }))

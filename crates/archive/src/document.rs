@@ -7,12 +7,17 @@
 //! Integers are little-endian. The checksum, CRC-32C, covers everything before it and behind it.
 //! The value is in the wire format of the library `postcard`, version 1.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Version of the documents that this build writes.
-pub(crate) const DOCUMENT_VERSION: u32 = 1;
+pub(crate) const DOCUMENT_VERSION: u32 = 2;
+
+/// From this version on, a head ends with the former owners.
+const VERSION_WITH_FORMER: u32 = 2;
 
 /// Bytes before the value.
 const FRONT: usize = 28;
@@ -118,7 +123,12 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: DocumentKind, document: &Bytes) 
     if whole != Some(document.len() as u64) || seal(document) != word(24) {
         return Err(damaged);
     }
-    match postcard::take_from_bytes(&document[FRONT..value_end]) {
+    let mut value = Cow::Borrowed(&document[FRONT..value_end]);
+    if kind == DocumentKind::Head && word(8) < VERSION_WITH_FORMER {
+        // An empty list.
+        value.to_mut().push(0);
+    }
+    match postcard::take_from_bytes(&value) {
         Ok((value, [])) => Ok((value, document.slice(value_end..))),
         _ => Err(damaged),
     }
@@ -143,6 +153,12 @@ mod tests {
             assert!(decode::<(u64, Vec<u32>)>(DocumentKind::Segment, &whole.slice(..at)).is_err(), "cut at {at}");
         }
         assert_eq!(decode::<u64>(DocumentKind::Segment, &whole), Err(DocumentError::Damaged("segment")), "too short");
+        let mut first = encode(DocumentKind::Head, &7u64, &payload).to_vec();
+        first[8] = 1;
+        let sum = seal(&first);
+        first[FRONT - 4..FRONT].copy_from_slice(&sum.to_le_bytes());
+        let read = decode::<(u64, Vec<u32>)>(DocumentKind::Head, &first.into()).map(|(value, _)| value);
+        assert_eq!(read, Ok((7, Vec::new())), "a head of version 1 has no former owners");
         let mut newer = whole.to_vec();
         newer[8] = 9;
         assert_eq!(decode::<u64>(DocumentKind::Segment, &newer.into()), Err(DocumentError::Newer(9)));

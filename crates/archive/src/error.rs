@@ -12,7 +12,7 @@ pub enum ArchiveError {
     /// Another process owns the archive now: this one must not serve any more.
     #[error(
         "the archive has a new owner: {machine}, tenure {tenure}. That continues with what the archive had; what only this \
-         pool has stays on its disks ({kept})"
+         pool has stays on its disks ({kept}): `steadfast archive aside` lists it"
     )]
     Superseded {
         /// The machine of the new owner.
@@ -38,6 +38,9 @@ pub enum ArchiveError {
         /// How long ago it wrote, in seconds.
         age_s: u64,
     },
+    /// Nothing is known of what only this pool has.
+    #[error("{0}")]
+    NotAside(String),
     /// All states are later than the wanted time.
     #[error("the archive has no state that is so old: `steadfast archive points` lists those that it has")]
     NoPoint,

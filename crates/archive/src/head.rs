@@ -1,9 +1,14 @@
 //! The head of an archive, and the documents that it names.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::changes::Changes;
-use crate::name::Numbered;
+use crate::name::{DiskId, Numbered};
+
+/// Most former owners that a head names: the last ones.
+const FORMER_OWNERS_MAX: usize = 16;
 
 /// What was promised to clients of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +81,20 @@ pub struct NamedCut {
     pub changes: Changes,
 }
 
+/// The last process of a pool from which another pool took the archive over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerOwner {
+    /// Its owner number.
+    pub owner: Owner,
+    /// Its tenure.
+    pub tenure: u64,
+    /// When it was taken over, in milliseconds since the Unix epoch, by the clock of the new owner.
+    pub taken_ms: u64,
+    /// LSN of the last record of each disk that the archive had then; `None` before the pool of the
+    /// new owner starts. What the former pool has behind it, only that pool has.
+    pub last_lsns: Option<BTreeMap<DiskId, u64>>,
+}
+
 /// The head: the only object that is replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
@@ -95,19 +114,41 @@ pub struct Head {
     pub closed: bool,
     /// The cut; none before the first complete copy.
     pub cut: Option<NamedCut>,
+    /// The last processes of pools from which another pool took the archive over, the oldest first.
+    pub former: Vec<FormerOwner>,
 }
 
 impl Head {
     /// The first head of an archive.
     pub(crate) fn first(owner: Owner, machine: &str, time_ms: u64) -> Self {
         let (promise, machine) = (Promise::Local, machine.to_owned());
-        Self { version: 1, tenure: 1, owner, machine, time_ms, promise, closed: false, cut: None }
+        let former = Vec::new();
+        Self { version: 1, tenure: 1, owner, machine, time_ms, promise, closed: false, cut: None, former }
     }
 
-    /// The head by which another owner takes the archive; `None` if its numbers are exhausted.
+    /// The head by which another process takes the archive; `None` if its numbers are exhausted.
     pub(crate) fn taken(&self, owner: Owner, machine: &str, time_ms: u64) -> Option<Self> {
         let (version, tenure) = (self.version.checked_add(1)?, self.tenure.checked_add(1)?);
-        Some(Self { version, tenure, cut: self.cut.clone(), ..Self::first(owner, machine, time_ms) })
+        let (cut, former) = (self.cut.clone(), self.former.clone());
+        Some(Self { version, tenure, cut, former, ..Self::first(owner, machine, time_ms) })
+    }
+
+    /// As [`Head::taken`], by a process of another pool.
+    pub(crate) fn taken_over(&self, owner: Owner, machine: &str, time_ms: u64) -> Option<Self> {
+        let mut next = self.taken(owner, machine, time_ms)?;
+        let of = FormerOwner { owner: self.owner, tenure: self.tenure, taken_ms: time_ms, last_lsns: None };
+        next.former.push(of);
+        let surplus = next.former.len().saturating_sub(FORMER_OWNERS_MAX);
+        next.former.drain(..surplus);
+        Some(next)
+    }
+
+    /// Notes what the archive had at a take-over, unless that was noted: the cut is still the same
+    /// then, as the pool of the new owner has not started before.
+    pub(crate) fn note_last_lsns(&mut self, last_lsns: &BTreeMap<DiskId, u64>) {
+        for of in &mut self.former {
+            of.last_lsns.get_or_insert_with(|| last_lsns.clone());
+        }
     }
 }
 

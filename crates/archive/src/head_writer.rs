@@ -6,7 +6,7 @@ use steadfast_net::{EntityTag, RemoteError};
 use crate::attempts::{Attempts, Pause};
 use crate::document::{DocumentKind, decode, encode};
 use crate::error::ArchiveError;
-use crate::head::{Head, Owner};
+use crate::head::Head;
 use crate::name::HEAD;
 
 /// Most bytes of a head.
@@ -73,13 +73,13 @@ impl KnownHeadObject {
         Ok(Self { head, payload: Bytes::new(), body, tag })
     }
 
-    /// Gives the archive another owner, with the same cut.
+    /// Gives the archive another owner, with the same cut. `None`: there is no further head.
     ///
     /// # Errors
     /// Those of [`KnownHeadObject::replace`].
-    pub(crate) async fn take(self, attempts: &Attempts, owner: Owner, machine: &str) -> Result<Replaced, ArchiveError> {
-        let next = self.head.taken(owner, machine, attempts.env().wall_ms());
+    pub(crate) async fn take(self, attempts: &Attempts, next: Option<Head>) -> Result<Replaced, ArchiveError> {
         let next = next.ok_or_else(|| ArchiveError::broken(HEAD, "its version is impossible"))?;
+        assert_eq!(next.cut, self.head.cut, "a claim changes nothing");
         let payload = self.payload.clone();
         self.replace(attempts, next, &[payload]).await
     }

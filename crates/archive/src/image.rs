@@ -301,6 +301,11 @@ pub struct Image {
 }
 
 impl Image {
+    /// LSN of the last record of each disk.
+    pub(crate) fn last_lsns(&self) -> BTreeMap<DiskId, u64> {
+        self.disks.iter().map(|(id, disk)| (*id, disk.counters.last_lsn)).collect()
+    }
+
     /// Makes it the image of a later moment. Notes what it does not name any more.
     ///
     /// # Errors

@@ -19,6 +19,7 @@
 
 mod archive;
 mod archived_pool;
+mod aside;
 mod attempts;
 mod changes;
 mod check;
@@ -59,6 +60,7 @@ mod transfer_progress;
 
 pub use archive::{Archive, ArchiveGate, ArchiveParts, ArchiveStatus};
 pub use archived_pool::{ArchivedDisk, ArchivedPool};
+pub use aside::Aside;
 pub use check::ArchiveCheck;
 pub use disk_writer::{RestoreError, RestorePlace};
 pub use error::ArchiveError;

@@ -49,6 +49,9 @@ struct OwnNumbers {
     archive: String,
     /// The owner numbers that processes of this pool drew, in hexadecimal digits.
     owners: Vec<String>,
+    /// Those that it drew before another pool took the archive over.
+    #[serde(default)]
+    former: Vec<String>,
     /// The last head that is known to be of this pool.
     known: Option<KnownHead>,
 }
@@ -87,6 +90,11 @@ impl OwnState {
         self.numbers.owners.contains(&hex::encode(owner.0))
     }
 
+    /// As [`OwnState::drew`], also before another pool took the archive over.
+    pub(crate) fn has_drawn(&self, owner: Owner) -> bool {
+        self.drew(owner) || self.numbers.former.contains(&hex::encode(owner.0))
+    }
+
     /// Draws a number without keeping it, which is a bug.
     pub(crate) fn draw_unsaved(&self) -> Owner {
         let mut number = [0; 16];
@@ -111,7 +119,7 @@ impl OwnState {
     /// The claim that wrote this head is known to have happened.
     pub(crate) async fn claimed(&mut self, head: &Head) -> Result<(), ArchiveError> {
         let Head { tenure, promise, closed, owner, .. } = *head;
-        self.numbers.owners = vec![hex::encode(owner.0)];
+        (self.numbers.owners, self.numbers.former) = (vec![hex::encode(owner.0)], Vec::new());
         self.numbers.known = Some(KnownHead { tenure, promise, closed, superseded: false });
         self.save().await
     }
@@ -129,7 +137,7 @@ impl OwnState {
         if let Some(known) = &mut self.numbers.known {
             known.superseded = true;
         }
-        self.numbers.owners.clear();
+        self.numbers.former = std::mem::take(&mut self.numbers.owners);
         self.save().await
     }
 

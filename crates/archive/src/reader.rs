@@ -8,10 +8,11 @@ use steadfast_flow::Env;
 use steadfast_net::RemoteStore;
 
 use crate::archived_pool::{ArchivedDisk, ArchivedPool};
+use crate::aside::Aside;
 use crate::attempts::{Attempts, Pause};
 use crate::check::{ArchiveCheck, Check};
 use crate::error::ArchiveError;
-use crate::head::{Head, NamedCut, Promise};
+use crate::head::{FormerOwner, Head, NamedCut, Promise};
 use crate::head_writer::{KnownHeadObject, Replaced};
 use crate::history::{ArchivePoint, History};
 use crate::own_state::{OwnState, StateKeeper};
@@ -233,7 +234,12 @@ impl ArchiveReader {
             self.cut_of(&head)?;
             let complete = head.head.closed || head.head.promise == Promise::Archived;
             let owner = state.draw(&about.id).await?;
-            match head.take(&self.attempts, owner, machine).await? {
+            let (is_own, now_ms) = (state.drew(head.head.owner), self.attempts.env().wall_ms());
+            let next = match is_own {
+                true => head.head.taken(owner, machine, now_ms),
+                false => head.head.taken_over(owner, machine, now_ms),
+            };
+            match head.take(&self.attempts, next).await? {
                 Replaced::Done(head) => {
                     state.claimed(&head.head).await?;
                     return Ok((head, complete));
@@ -256,6 +262,32 @@ impl ArchiveReader {
             return Err(ArchiveError::Superseded { machine, tenure, kept: "they are not restored yet".to_owned() });
         }
         Ok(self.newest_of(&head).await?.owned(tenure, false))
+    }
+
+    /// What the archive had when another pool took it from the one whose owner numbers are kept in
+    /// `keeper`.
+    ///
+    /// # Errors
+    /// Why it cannot be read; [`ArchiveError::NotAside`] when nothing is known of such a pool.
+    pub async fn aside(&self, keeper: Arc<dyn StateKeeper>) -> Result<Aside, ArchiveError> {
+        let state = OwnState::load(keeper, self.attempts.env()).await?;
+        let (about, KnownHeadObject { head, .. }) = self.head().await?;
+        let to = self.attempts.describe();
+        let not_aside = |why: &str| Err(ArchiveError::NotAside(format!("{to}: {why}")));
+        if state.archive() != about.id {
+            return not_aside("it is not the archive of this pool");
+        }
+        if state.drew(head.owner) {
+            return not_aside("this pool owns it");
+        }
+        let Some(of) = head.former.into_iter().rev().find(|of| state.has_drawn(of.owner)) else {
+            return not_aside("it does not know any more what it had when it was taken from this pool");
+        };
+        let Some(last_lsns) = of.last_lsns else {
+            return not_aside("its new owner has not started yet. Try again when it serves");
+        };
+        let FormerOwner { tenure, taken_ms, .. } = of;
+        Ok(Aside { to, machine: head.machine, tenure, taken_ms, last_lsns })
     }
 
     /// Reads and verifies all that can be restored.

@@ -331,7 +331,7 @@ impl Shipper {
     /// Writes the documents that the cut needs, and the head that names it.
     async fn name(&mut self, cut: &PoolCut) -> Result<(), ArchiveError> {
         let known = self.head.as_ref().expect("the last replacement has ended");
-        let Head { version, tenure, owner, machine, promise, cut: before, .. } = known.head.clone();
+        let Head { version, tenure, owner, machine, promise, former, cut: before, .. } = known.head.clone();
         let time_ms = cut.time_ms.max(before.as_ref().map_or(0, |cut| cut.time_ms));
         let segments_age = self.since_begun.map_or(Duration::ZERO, |begun| self.attempts.env().now() - begun);
         let mut expired = Vec::new();
@@ -376,6 +376,7 @@ impl Shipper {
             promise,
             closed: false,
             cut: Some(named),
+            former,
         };
         let head = self.replace(next, &payload).await?;
         self.progress.named(&head.head, &self.image, self.periods.oldest_ms());

@@ -78,7 +78,7 @@ pub use latch::LogState;
 pub use log::{Limits, Log};
 pub use options::{CompactionOptions, DayWindow, FormatOptions, LogOptions, Sabotage, ScrubOptions};
 pub use past_records::{PastRecords, RecyclingStopped};
-pub use peek::peek;
+pub use peek::{PeekedRecord, peek};
 pub use pins::ExtentPin;
 pub use pool::{PoolInfo, pool_on};
 pub use ranges::Ranges;

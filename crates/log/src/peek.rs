@@ -5,17 +5,31 @@ use std::sync::Arc;
 use futures::stream::{self, StreamExt};
 use steadfast_disk::{BLOCK, Disk};
 
-use crate::LogError;
 use crate::check::Entries;
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
 use crate::scan::Reader;
+use crate::{LogError, Lsn};
+
+/// A record on a disk that is not open.
+#[derive(Debug, Clone, Copy)]
+pub struct PeekedRecord<'a> {
+    /// Its LSN. Records that recovery has copied forward come twice.
+    pub lsn: Lsn,
+    /// LSN of the original if this is a moved copy, else `lsn`.
+    pub version: Lsn,
+    /// Its head.
+    pub head: &'a [u8],
+}
 
 /// Reads the heads of the records on a disk, roughly in commit order, until `each` returns `false`.
 /// Changes nothing and skips torn or damaged records. Returns whether the disk holds any record.
 ///
 /// # Errors
 /// [`LogError::Open`] if the disk holds no readable pool.
-pub async fn peek(disk: &Arc<dyn Disk>, mut each: impl FnMut(&[u8]) -> bool + Send) -> Result<bool, LogError> {
+pub async fn peek(
+    disk: &Arc<dyn Disk>,
+    mut each: impl FnMut(PeekedRecord<'_>) -> bool + Send,
+) -> Result<bool, LogError> {
     let (superblock, ..) = crate::pool::read_superblock(disk).await?;
     let headers = (0..superblock.extents_in(disk.len())).map(|extent| header(disk, &superblock, extent));
     let mut used: Vec<ExtentHeader> = Vec::new();
@@ -30,7 +44,7 @@ pub async fn peek(disk: &Arc<dyn Disk>, mut each: impl FnMut(&[u8]) -> bool + Se
         if let Some(mut entries) = entries(disk, &superblock, header.id).await {
             while let Ok(Some(entry)) = entries.next().await {
                 any = true;
-                if !each(&entry.head) {
+                if !each(PeekedRecord { lsn: entry.lsn, version: entry.version, head: &entry.head }) {
                     return Ok(any);
                 }
             }
@@ -48,7 +62,8 @@ pub async fn peek(disk: &Arc<dyn Disk>, mut each: impl FnMut(&[u8]) -> bool + Se
                 for record in frame.records(payload) {
                     let Ok(record) = record else { break };
                     any = true;
-                    if !each(record.head) {
+                    let (lsn, version) = (record.header.lsn, record.header.version);
+                    if !each(PeekedRecord { lsn, version, head: record.head }) {
                         return Ok(any);
                     }
                 }

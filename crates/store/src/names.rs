@@ -28,6 +28,14 @@ impl Names {
         }
     }
 
+    /// Whether the record with this head is of a client or an administrator. Others are of the
+    /// store itself.
+    pub fn is_change(&self, head: &[u8]) -> bool {
+        use Head::{ChannelEnd, EpochBreak, PoolLayout, Retired};
+        let own = Head::decode(head);
+        !matches!(own, Ok(PoolLayout { .. } | EpochBreak { .. } | ChannelEnd { .. } | Retired { .. }))
+    }
+
     /// The subject of the record or chunk with this head, such as `object photos/2026/a.jpg`.
     pub fn describe(&self, head: &[u8]) -> String {
         let bucket = |id: BucketId| self.0.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id:016x})"));
@@ -90,5 +98,6 @@ mod tests {
         let part = Head::PartChunk { bucket: 7, writer: [0; 16], upload: [0; 16], number: 3, key: b"k" }.encode();
         assert_eq!(names.describe(&part), "part 3 of photos/k");
         assert_eq!(names.describe(b"?"), "a record of an unknown format");
+        assert!(names.is_change(&object) && !names.is_change(&Head::PoolLayout { payload: &[] }.encode()));
     }
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use steadfast_archive::{ArchiveError, TakeOver};
+use steadfast_archive::{ArchiveError, DiskId, TakeOver};
 use steadfast_flow::Env;
+use steadfast_log::Log;
 use steadfast_net::{Fate, RemoteCall, RemoteError};
+use steadfast_store::Store;
 
-use crate::common::{Client, Pool, away, caught_up, content, create, put};
+use crate::common::{Client, Pool, away, caught_up, content, create, put, restore};
 
 #[tokio::test]
 async fn a_process_that_lost_the_archive_learns_of_it() {
@@ -39,6 +41,55 @@ async fn a_process_that_lost_the_archive_learns_of_it() {
     let store = pool.open().await;
     let refused = pool.archive(&store).await.expect_err("refused");
     assert!(matches!(refused, ArchiveError::Superseded { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_former_owner_learns_what_the_archive_had_when_it_was_taken() {
+    let pool = Pool::new(2).await;
+    let store = pool.open().await;
+    create(&store).await;
+    put(&store, "archived", &[1; 1000]).await;
+    let archive = pool.archive(&store).await.expect("claimed");
+    caught_up(&archive).await;
+    let not_aside = |found: Result<_, ArchiveError>| match found {
+        Err(ArchiveError::NotAside(why)) => why,
+        found => panic!("{found:?}"),
+    };
+    assert!(not_aside(pool.reader().aside(pool.kept.clone()).await).contains("this pool owns it"));
+    assert!(not_aside(pool.reader().aside(pool.blank().kept).await).contains("not the archive of this pool"));
+    archive.stop(Duration::from_secs(10)).await;
+    let archived = last_lsns(&store);
+    put(&store, "aside", &[2; 1000]).await;
+
+    // Another machine takes it twice, as a restore does that is interrupted.
+    let other = pool.blank();
+    for _ in 0..2 {
+        let taken = pool.reader().take_over(other.kept.clone(), "new", TakeOver::Any).await.expect("taken");
+        restore(&taken, &other.mem).await.expect("restored");
+        assert!(not_aside(pool.reader().aside(pool.kept.clone()).await).contains("not started yet"));
+    }
+    let theirs = other.open_restored().await;
+    let newer = other.archive(&theirs).await.expect("claimed");
+    put(&theirs, "theirs", &[3; 1000]).await;
+    caught_up(&newer).await;
+    for is_known in [false, true] {
+        let found = pool.reader().aside(pool.kept.clone()).await.expect("known");
+        assert_eq!((found.tenure, &*found.machine), (1, "test"), "{is_known}");
+        assert_eq!(archived.iter().map(|(disk, _)| (*disk, found.last_lsn(*disk))).collect::<Vec<_>>(), archived);
+        assert_ne!(last_lsns(&store), archived, "it has more");
+        // The same when it has learned of the new owner.
+        if !is_known {
+            let refused = pool.archive(&store).await.expect_err("refused");
+            assert!(matches!(refused, ArchiveError::Superseded { .. }), "{refused}");
+        }
+    }
+}
+
+/// The last LSN of each disk.
+fn last_lsns(store: &Store) -> Vec<(DiskId, u64)> {
+    let logs = store.logs();
+    let of_log = |log: &Log| (DiskId(log.superblock().pool), log.status().durable_lsn);
+    logs.iter().filter_map(|(_, _, log)| log.as_ref().map(of_log)).collect()
 }
 
 /// Its new owner deletes what a process has under way. That is no damage.

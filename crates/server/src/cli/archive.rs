@@ -1,25 +1,35 @@
 //! `steadfast archive`.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 use steadfast_archive::{
-    ArchiveCheck, ArchiveDescription, ArchiveError, ArchivePoint, ArchiveReader, TransferProgress,
+    ArchiveCheck, ArchiveDescription, ArchiveError, ArchivePoint, ArchiveReader, Aside, DiskId, TransferProgress,
 };
+use steadfast_disk::Disk;
 use steadfast_flow::Env;
+use steadfast_log::{Lsn, peek, pool_on};
+use steadfast_store::Names;
 
 use super::options::{ArchiveArgs, ConfigArgs};
 use super::progress::Progress;
-use super::{EXIT_FOUND, Failure, block_on};
+use super::{DataArgs, EXIT_FOUND, Failure, block_on};
 use crate::config::human_size;
+use crate::datadir::DataDir;
+use crate::disks::open::open_durable;
 use crate::disks::words::utc;
 use crate::report::duration;
 use crate::restoring::PATIENCE;
+use crate::serve::archive::StateFile;
 
 /// Arguments of `archive`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "These commands read an archive from any machine, and change nothing. The credentials come from the \
-configuration or from the AWS_ variables. `steadfast status` shows how far a running server is behind.\n\n\
+configuration or from the AWS_ variables. `steadfast status` shows how far a running server is behind. `aside` also reads the \
+disks of the data directory.\n\n\
 Examples:\n  steadfast archive status --config steadfast.toml\n  steadfast archive points s3://acme-backup/chat --endpoint \
 https://objects.example.com\n  steadfast archive verify file:///mnt/backup/chat"
 )]
@@ -36,6 +46,8 @@ enum ArchiveCommand {
     Points(ReadArgs),
     /// Read everything that can be restored, and verify every checksum.
     Verify(ReadArgs),
+    /// List what only this pool has, after another machine took its archive over.
+    Aside(AsideArgs),
 }
 
 /// Options of commands that read an archive.
@@ -54,12 +66,33 @@ struct ReadArgs {
     json: bool,
 }
 
+/// Arguments of `archive aside`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Run it on the machine of the former owner, whose server ended with exit code 4. It changes nothing. A \
+line is a change that is on these disks and not in the archive: the new owner is without it.\n\n\
+Exit code 3: there are such changes.\n\n\
+Example:\n  steadfast archive aside --config steadfast.toml"
+)]
+struct AsideArgs {
+    #[command(flatten)]
+    archive: ArchiveArgs,
+
+    #[command(flatten)]
+    data: DataArgs,
+
+    /// Print each change as a JSON object, one on a line
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs the command.
 pub fn run(args: ArchiveCommandArgs) -> Result<(), Failure> {
     match args.command {
         ArchiveCommand::Status(args) => status(&args),
         ArchiveCommand::Points(args) => points(&args),
         ArchiveCommand::Verify(args) => verify(&args),
+        ArchiveCommand::Aside(args) => aside(&args),
     }
 }
 
@@ -147,4 +180,66 @@ fn verify(args: &ReadArgs) -> Result<(), Failure> {
         );
     }
     if *damaged == 0 { Ok(()) } else { Err(Failure::Found) }
+}
+
+fn aside(args: &AsideArgs) -> Result<(), Failure> {
+    let listed = block_on(async {
+        let env = Env::tokio();
+        let (config, store) = args.archive.open_with(&args.data, &env)?;
+        let data = DataDir::open_to_read(&config.data.dir)?;
+        DataDir::refuse_restoring(data.path())?;
+        let reader = ArchiveReader::new(store, Some(PATIENCE), &env);
+        let known = reader.aside(Arc::new(StateFile(data.archive()))).await.map_err(|e| e.to_string())?;
+        if !args.json {
+            print_line!(
+                "{}: taken over at {}, after tenure {}; {} owns it now",
+                known.to,
+                utc(known.taken_ms),
+                known.tenure,
+                known.machine
+            );
+        }
+        let mut disks = Vec::new();
+        for set in config.disk_sets() {
+            disks.push((set.name(), open_durable(&config, &set, &env).await?));
+        }
+        let listed = list_aside(&disks, &known, args.json).await?;
+        Ok::<_, String>(listed)
+    })?;
+    if !args.json {
+        print_line!("{listed} changes are only on these disks");
+    }
+    if listed == 0 { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// Prints the changes on some disks that the archive does not have. Returns their number.
+async fn list_aside(disks: &[(String, Arc<dyn Disk>)], known: &Aside, as_json: bool) -> Result<usize, String> {
+    let mut names = Names::default();
+    // Compaction may have moved the record of a bucket behind those of its objects.
+    for (name, disk) in disks {
+        let learn = peek(disk, |record| {
+            names.learn(record.head);
+            true
+        });
+        learn.await.map_err(|e| format!("{name}: {e}"))?;
+    }
+    let mut count = 0;
+    for (name, disk) in disks {
+        let archived: Lsn = known.last_lsn(DiskId(pool_on(disk).await));
+        // Recovery and compaction leave copies, with the versions of what they copied.
+        let mut listed = HashSet::new();
+        let list = peek(disk, |record| {
+            if record.version > archived && names.is_change(record.head) && listed.insert(record.version) {
+                let what = names.describe(record.head);
+                match as_json {
+                    true => print_line!("{}", json!({"disk": name, "lsn": record.lsn, "what": what})),
+                    false => print_line!("  {what}"),
+                }
+            }
+            true
+        });
+        list.await.map_err(|e| format!("{name}: {e}"))?;
+        count += listed.len();
+    }
+    Ok(count)
 }

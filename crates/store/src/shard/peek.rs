@@ -73,8 +73,8 @@ pub(crate) enum Until {
 /// Reads a disk's log until its pool is known.
 pub(crate) async fn peek(disk: &Arc<dyn Disk>, until: Until) -> Result<Peeked, LogError> {
     let mut peeked = Peeked::default();
-    peeked.any = steadfast_log::peek(disk, |head| {
-        match Head::decode(head) {
+    peeked.any = steadfast_log::peek(disk, |record| {
+        match Head::decode(record.head) {
             Ok(Head::PoolLayout { payload }) => {
                 if let Ok(layout) = Layout::decode(payload)
                     && peeked.layout.as_ref().is_none_or(|known| known.generation < layout.generation)
