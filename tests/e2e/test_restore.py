@@ -102,6 +102,10 @@ class Writer(threading.Thread):
                 # It may have happened.
                 self.changes.setdefault(key, []).append((None, body))
                 return
+            if code == 503:
+                # So does one that waits for an archive which another server has taken.
+                self.changes.setdefault(key, []).append((None, body))
+                return
             assert code in (200, 204), code
             self.changes.setdefault(key, []).append((time.time() * 1000, body))
 

@@ -163,6 +163,101 @@ def test_what_was_archived_survives_a_promotion_under_load(make_server, store, t
     assert said.startswith("no damage; "), said
 
 
+ARCHIVED = {"archive.acknowledge": "archived"}
+
+
+def writes_wait(server):
+    wait.until(lambda: server.status()["archive"]["writes_wait"], 60, "writes wait for the archive")
+
+
+@pytest.mark.timeout(1800)
+def test_nothing_answered_is_lost_where_writes_wait_for_the_archive(make_server, store, tmp_path, request):  # noqa: F811
+    settings = {**archive_settings(store), **ARCHIVED}
+    servers = [live_server(make_server, tmp_path, name="owner", settings=settings, **POOL)]
+    servers[0].s3().create_bucket(Bucket=BUCKET)
+    writes_wait(servers[0])
+    sent, position = 0, None
+    for number in range(request.config.getoption("--rounds")):
+        owner = servers[-1]
+        standby = standby_of(make_server, servers[0], f"standby{number}", tmp_path)
+        start(standby)
+        writers = [Writer(owner, f"{number}.{n}") for n in range(3)]
+        [writer.start() for writer in writers]
+        for _ in range(30):
+            position = api(owner, "publish", channel="news", data=sent)["result"]
+            sent += 1
+        if number % 2:
+            owner.kill()
+        said = json.loads(promote(standby, "--force", "--json"))
+        assert said["complete"] is True, said
+        assert number % 2 or owner.process.wait(60) == 4
+        [writer.join() for writer in writers]
+        serves(standby)
+        [writer.check(standby, float("inf")) for writer in writers]
+        answer = api(standby, "history", channel="news", limit=10_000)["result"]
+        assert [publication["data"] for publication in answer["publications"]] == list(range(sent))[-1000:]
+        # Clients continue where they were.
+        assert (answer["epoch"], answer["offset"]) == (position["epoch"], position["offset"])
+        writes_wait(standby)
+        servers.append(standby)
+    # Without the time that a stop gives a store which is gone.
+    servers[-1].kill()
+
+
+def test_writes_wait_for_an_archive_that_is_away(make_server, store, tmp_path):  # noqa: F811
+    settings = {**archive_settings(store), **ARCHIVED, "store.write_wait": "1 s", "archive.start_wait": "1 s"}
+    server = live_server(make_server, tmp_path, settings=settings, **POOL)
+    server.s3().create_bucket(Bucket=BUCKET)
+    writes_wait(server)
+    fill(server, 5)
+    first = api(server, "publish", channel="news", data=1)["result"]
+    store.kill()
+    begun = time.monotonic()
+    code, _, body = server.request("PUT", f"/{BUCKET}/late", b"late")
+    assert code == 503 and b"SlowDown" in body and b"archive" in body and time.monotonic() - begun < 10, body
+    # Nothing more is accepted, and what was accepted is not shown.
+    assert api(server, "publish", channel="news", data=2)["error"]["code"] == 100
+    assert server.request("GET", f"/{BUCKET}/late")[0] == 404
+    assert server.request("GET", f"/{BUCKET}/k1")[0] == 200
+    assert api(server, "history", channel="news", limit=10)["result"]["offset"] == first["offset"]
+    wait.until(lambda: "behind" in server.admin("/health/ready")[1], 30, "it warns")
+    # A crash changes nothing: it does not serve what it may have shown to nobody.
+    server.kill()
+    code, log = refused(server)
+    assert code == 1 and "may have another owner" in log, log
+    store.start()
+    server.start()
+    assert server.request("GET", f"/{BUCKET}/late")[2] == b"late"
+    assert api(server, "publish", channel="news", data=3)["result"]["epoch"] == first["epoch"]
+    assert server.status()["archive"]["writes_wait"]
+    # It comes back while the server runs.
+    store.kill()
+    assert server.request("PUT", f"/{BUCKET}/again", b"again")[0] == 503
+    store.start()
+    wait.until(lambda: server.request("PUT", f"/{BUCKET}/more", b"more")[0] == 200, 60, "writes continue")
+    assert server.request("GET", f"/{BUCKET}/again")[2] == b"again"
+    # A stop does not wait for it longer than for requests.
+    store.kill()
+    assert server.request("PUT", f"/{BUCKET}/last", b"last")[0] == 503
+    begun = time.monotonic()
+    assert server.stop() == 0 and time.monotonic() - begun < 30, server.log()
+    store.start()
+    server.start()
+    assert server.request("GET", f"/{BUCKET}/last")[2] == b"last"
+    # Its archive cannot be left while another owner of it would continue the channels.
+    assert server.stop() == 0
+    server.settings["archive.to"] = None
+    code, log = refused(server)
+    assert code == 1 and "before you leave it" in log, log
+    server.settings.update({**settings, "archive.acknowledge": "local"})
+    server.start()
+    assert not server.status()["archive"]["writes_wait"]
+    assert server.stop() == 0
+    server.settings["archive.to"] = None
+    server.start()
+    assert server.request("GET", f"/{BUCKET}/last")[2] == b"last"
+
+
 @pytest.mark.timeout(1800)
 def test_a_promotion_that_is_killed_continues(make_server, store, request):  # noqa: F811
     owner = make_server("owner", settings=archive_settings(store), **POOL)

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, has_fault};
 use steadfast_log::Lsn;
 use steadfast_net::RemoteStore;
 use steadfast_store::MoveGate;
@@ -16,10 +16,11 @@ use crate::claim::{Claim, Claimed, may_start_early};
 use crate::cleaner::Cleaner;
 use crate::error::ArchiveError;
 use crate::following::{Following, Members};
+use crate::head::{Head, Promise};
 use crate::head_writer::KnownHeadObject;
 use crate::name::DiskId;
 use crate::named_objects::NamedObjects;
-use crate::options::ArchiveOptions;
+use crate::options::{ArchiveOptions, ArchiveSabotage};
 use crate::own_state::{OwnState, StateKeeper};
 use crate::progress::{ArchiveState, Progress};
 use crate::shipper::Shipper;
@@ -51,6 +52,9 @@ pub struct ArchiveStatus {
     pub failing_seconds: f64,
     /// Why the archive cannot be used any more.
     pub error: Option<String>,
+    /// Whether writes are answered only when the archive has them. This begins when it has a
+    /// complete copy.
+    pub writes_wait: bool,
     /// Tenure of this process; 0 before the archive is claimed.
     pub tenure: u64,
     /// Version of the head.
@@ -137,14 +141,24 @@ impl Archive {
             env: env.clone(),
         }));
         let early = may_start_early(&state, &store);
-        let (wait, interval) = (options.claim_wait, options.interval);
+        let (wait, interval, sabotage) = (options.claim_wait, options.interval, options.sabotage);
         let claiming = Claiming { archive: archive.clone(), state, options };
         let (claimed, known) = oneshot::channel();
+        let (shipped, archived) = oneshot::channel();
         // A claim is not cut off: it continues while the server serves.
-        env.spawn_critical("archive", claiming.follow(claimed));
+        env.spawn_critical("archive", claiming.follow(claimed, shipped));
+        let given_up = || ArchiveError::Unreachable("it was given up".to_owned());
         match env.timeout(wait, known).await {
             Some(claimed) => {
-                claimed.unwrap_or_else(|_| Err(ArchiveError::Unreachable("it was given up".to_owned())))?
+                let promise = claimed.unwrap_or_else(|_| Err(given_up()))?;
+                let waits = !has_fault(sabotage, ArchiveSabotage::ServedUnarchived);
+                if promise == Promise::Archived && waits {
+                    // What recovery has found was never answered, and another owner may lack it.
+                    if let Some(disk) = archive.0.following.unfollowed() {
+                        return Err(ArchiveError::Unfollowed(disk));
+                    }
+                    archived.await.map_err(|_| given_up())?;
+                }
             }
             None => {
                 let failing = archive.0.attempts.failing().map(|(_, why)| why);
@@ -192,6 +206,7 @@ impl Archive {
             failing_seconds: failing.as_ref().map_or(0.0, |(age, _)| age.as_secs_f64()),
             failing: failing.map(|(_, why)| why),
             error: now.error,
+            writes_wait: now.promise == Promise::Archived,
             tenure: now.tenure,
             version: now.version,
             cuts: now.cuts,
@@ -261,8 +276,9 @@ impl Claiming {
         claim.make(&mut self.state).await
     }
 
-    /// Claims the archive, and ships.
-    async fn follow(mut self, known: oneshot::Sender<Result<(), ArchiveError>>) {
+    /// Claims the archive, and ships. Sends the promise of the claim when that is known, and then
+    /// that all is archived.
+    async fn follow(mut self, known: oneshot::Sender<Result<Promise, ArchiveError>>, archived: oneshot::Sender<()>) {
         let shared = self.archive.0.clone();
         let mut stop = shared.stop.subscribe();
         let claimed = tokio::select! {
@@ -273,15 +289,20 @@ impl Claiming {
             }
             claimed = self.claim() => claimed,
         };
+        let claimed = match claimed {
+            Ok(claimed) if self.options.promise == Promise::Archived => self.state.promising().await.map(|()| claimed),
+            claimed => claimed,
+        };
         let ended = match claimed {
             Ok(claimed) => {
                 let (attempts, following) = (shared.attempts.clone(), shared.following.clone());
                 let options = self.options.clone();
-                let (tenure, named) = (claimed.head.head.tenure, NamedObjects::new(&claimed.loaded));
+                let Head { tenure, promise, .. } = claimed.head.head;
+                let named = NamedObjects::new(&claimed.loaded);
                 let cleaner = Arc::new(Cleaner::new(shared.deletes.clone(), tenure, options.sabotage));
                 let beside = (shared.progress.clone(), cleaner.clone());
                 let shipper = Shipper::new(claimed, attempts, following, options, beside);
-                let _ = known.send(Ok(()));
+                let _ = known.send(Ok(promise));
                 let progress = shared.progress.clone();
                 shared.env.spawn("archive deletes", async move {
                     tokio::select! {
@@ -290,7 +311,7 @@ impl Claiming {
                         never = cleaner.run(named) => match never {},
                     }
                 });
-                match shipper.run(shared.stop.subscribe()).await {
+                match shipper.run(shared.stop.subscribe(), archived).await {
                     Ok(shipper) => self.hand_over(shipper).await,
                     Err(e) => Err(e),
                 }

@@ -61,6 +61,9 @@ impl Claim<'_> {
             Place::Begun(about) => (about, None),
             Place::Headed(about, known) => (about, Some(*known)),
         };
+        if state.archive() != about.id {
+            state.refuse_to_leave()?;
+        }
         let Some(known) = known else {
             let owner = state.draw(&about.id).await?;
             let head = Head::first(owner, &self.options.machine, self.attempts.env().wall_ms());
@@ -89,7 +92,13 @@ impl Claim<'_> {
             return Ok(Some(Claimed { head: known, loaded }));
         }
         let mut next = known.head.taken(owner, &self.options.machine, self.attempts.env().wall_ms());
-        next.iter_mut().for_each(|next| next.note_last_lsns(&loaded.image.last_lsns()));
+        if let Some(next) = &mut next {
+            next.note_last_lsns(&loaded.image.last_lsns());
+            // The weaker promise: nothing is answered before this head is known.
+            if self.options.promise == Promise::Local {
+                next.promise = Promise::Local;
+            }
+        }
         match known.take(self.attempts, next).await? {
             Replaced::Done(head) => {
                 state.claimed(&head.head).await?;

@@ -50,6 +50,18 @@ pub enum ArchiveError {
     /// The store cannot be reached, and the server must not start without it.
     #[error("{0}")]
     Unreachable(String),
+    /// The pool is to leave an archive whose head may say that writes wait for it.
+    #[error(
+        "the archive of this pool says that writes wait for it, and its next owner would continue the channels: before \
+         you leave it, start once with archive.acknowledge = \"local\". If it is lost for good, remove {0}"
+    )]
+    Left(String),
+    /// A disk takes no writes, so the archive cannot get what it has.
+    #[error(
+        "{0} takes no writes, so the archive cannot get what it has, and writes wait for the archive: replace the disk, or \
+         set archive.acknowledge = \"local\""
+    )]
+    Unfollowed(String),
     /// The owner numbers cannot be kept.
     #[error("{0}")]
     State(String),

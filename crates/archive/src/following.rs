@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use steadfast_flow::{Env, has_fault};
-use steadfast_log::{ExtentCut, Log, LogCut};
+use steadfast_log::{ExtentCut, Log, LogCut, LogError, Lsn};
 use steadfast_store::Store;
 use tokio::sync::watch;
 
@@ -73,6 +75,9 @@ pub(crate) struct PoolCut {
 /// Time for which a disk that cannot be read is left out of cuts.
 const ASIDE: Duration = Duration::from_secs(60);
 
+/// Most bytes that the archive lacks before new chunks wait, where writes wait for it.
+const BEHIND_BYTES_MAX: u64 = 64 << 20;
+
 /// How far the archive is behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Lag {
@@ -107,6 +112,13 @@ struct State {
     shipping_ms: Option<u64>,
     /// When the last look was, in milliseconds since the Unix epoch.
     looked_ms: u64,
+    /// The last durable record of each disk at that look, and at the first one.
+    looked_lsns: BTreeMap<DiskId, Lsn>,
+    first_lsns: BTreeMap<DiskId, Lsn>,
+    /// Whether records are held back until the archive has them.
+    holding: bool,
+    /// The logs in which they are.
+    held: BTreeMap<DiskId, Log>,
 }
 
 /// Follows the logs of a pool.
@@ -154,6 +166,7 @@ impl Following {
         let uses = state.seen.iter();
         let archived = uses.map(|((disk, extent), (epoch, opening, _))| known(disk, *extent, *epoch, *opening)).sum();
         state.archived_bytes = archived;
+        state.first_lsns = state.looked_lsns.clone();
         None
     }
 
@@ -178,9 +191,17 @@ impl Following {
         state.next.time_ms = state.looked_ms;
         let mut any = false;
         for ((member, log), cut) in logs.into_iter().zip(cuts) {
+            if state.holding {
+                // It may have joined.
+                log.begin_hold();
+                state.held.insert(member.id, log.clone());
+            }
+            state.looked_lsns.insert(member.id, cut.last_lsn);
             any |= state.add(member, log, cut);
         }
         state.next.members = members.iter().map(|member| member.id).collect();
+        state.let_go(&members);
+        state.press();
         if any {
             state.next.since.get_or_insert(self.env.now());
         }
@@ -195,6 +216,81 @@ impl Following {
         while !self.has_changes() {
             let _ = changed.changed().await;
         }
+    }
+
+    /// Becomes ready when a log has made a record durable since the last look.
+    pub(crate) async fn flushed(&self) {
+        let is_followed = |log: &Log| log.is_followed();
+        let members = self.members.members().into_iter();
+        let logs = members.filter_map(|member| Some((member.id, member.log.filter(is_followed)?)));
+        let looked = self.state.lock().looked_lsns.clone();
+        let flushed = |(disk, log): (DiskId, Log)| {
+            let known = looked.get(&disk).copied().unwrap_or(0);
+            async move {
+                // The sender ends with its log.
+                if log.durable().wait_for(|lsn| *lsn > known).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let mut flushed: FuturesUnordered<_> = logs.map(flushed).collect();
+        if flushed.next().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// From now on, nothing is answered or seen before it is released.
+    pub(crate) fn hold(&self) {
+        self.state.lock().holding = true;
+        self.look();
+    }
+
+    /// After [`Following::hold`]: what was answered before is durable when this has returned, and
+    /// is in the next cut.
+    ///
+    /// # Errors
+    /// A disk cannot be flushed. Nothing is held back then.
+    pub(crate) async fn flush_held(&self) -> Result<(), LogError> {
+        let held: Vec<Log> = self.state.lock().held.values().cloned().collect();
+        for log in &held {
+            if let Err(e) = log.flush_held().await {
+                self.cancel_hold();
+                return Err(e);
+            }
+        }
+        self.look();
+        Ok(())
+    }
+
+    /// Holds nothing back any more.
+    pub(crate) fn cancel_hold(&self) {
+        self.state.lock().holding = false;
+        self.look();
+    }
+
+    /// Whether all disks of the pool are seen, and none is left out of cuts.
+    pub(crate) fn has_all_disks(&self) -> bool {
+        let is_seen = |member: &PoolMember| member.log.as_ref().is_some_and(Log::is_followed);
+        self.members.members().iter().all(is_seen) && self.state.lock().aside.is_empty()
+    }
+
+    /// A disk that is present and cannot be followed.
+    pub(crate) fn unfollowed(&self) -> Option<String> {
+        let is_not = |member: &PoolMember| member.log.as_ref().is_some_and(|log| !log.is_followed());
+        self.members.members().into_iter().find(is_not).map(|member| member.name)
+    }
+
+    /// Whether an image has all that the last records of the first look were.
+    pub(crate) fn is_recovered(&self, last_lsns: &BTreeMap<DiskId, Lsn>) -> bool {
+        let state = self.state.lock();
+        state.first_lsns.iter().all(|(disk, lsn)| last_lsns.get(disk).is_some_and(|archived| archived >= lsn))
+    }
+
+    /// Releases what the archive has.
+    pub(crate) fn release(&self, last_lsns: &BTreeMap<DiskId, Lsn>) {
+        let state = self.state.lock();
+        let held = |(disk, lsn)| Some((state.held.get(disk)?, lsn));
+        last_lsns.iter().filter_map(held).for_each(|(log, lsn): (&Log, &Lsn)| log.hold().release(*lsn));
     }
 
     /// Whether the last look found changes that no cut has.
@@ -270,6 +366,7 @@ impl Following {
         let mut state = self.state.lock();
         state.archived_bytes = cut.bytes.max(state.archived_bytes);
         (state.shipping_since, state.shipping_ms) = (None, None);
+        state.press();
     }
 
     /// How far the archive is behind at the last look.
@@ -286,6 +383,21 @@ impl Following {
 }
 
 impl State {
+    /// Holds nothing back any more in disks that have left, nor in any if that is the end of it.
+    fn let_go(&mut self, members: &[PoolMember]) {
+        let holding = self.holding;
+        let is_held = |disk: &DiskId, _: &mut Log| holding && members.iter().any(|member| member.id == *disk);
+        for (_, log) in self.held.extract_if(.., |disk, log| !is_held(disk, log)) {
+            log.hold().cancel();
+        }
+    }
+
+    /// Lets uploads wait while the archive is far behind, as the next cut must have all of them.
+    fn press(&self) {
+        let is_behind = self.durable_bytes.saturating_sub(self.archived_bytes) > BEHIND_BYTES_MAX;
+        self.held.values().for_each(|log| log.hold().press(is_behind));
+    }
+
     /// Adds what changed on a disk. Returns whether anything did.
     fn add(&mut self, member: &PoolMember, log: &Log, cut: LogCut) -> bool {
         let disk = member.id;

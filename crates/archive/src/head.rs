@@ -126,11 +126,12 @@ impl Head {
         Self { version: 1, tenure: 1, owner, machine, time_ms, promise, closed: false, cut: None, former }
     }
 
-    /// The head by which another process takes the archive; `None` if its numbers are exhausted.
+    /// The head by which another process takes the archive, with the same promise; `None` if its
+    /// numbers are exhausted.
     pub(crate) fn taken(&self, owner: Owner, machine: &str, time_ms: u64) -> Option<Self> {
         let (version, tenure) = (self.version.checked_add(1)?, self.tenure.checked_add(1)?);
-        let (cut, former) = (self.cut.clone(), self.former.clone());
-        Some(Self { version, tenure, cut, former, ..Self::first(owner, machine, time_ms) })
+        let (promise, cut, former) = (self.promise, self.cut.clone(), self.former.clone());
+        Some(Self { version, tenure, promise, cut, former, ..Self::first(owner, machine, time_ms) })
     }
 
     /// As [`Head::taken`], by a process of another pool.

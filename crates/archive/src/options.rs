@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use crate::head::Promise;
+
 /// Settings of an archive.
 #[derive(Debug, Clone)]
 pub struct ArchiveOptions {
+    /// When a write is answered.
+    pub promise: Promise,
     /// Time between two looks at the logs: the archive is at most this and one upload behind.
     pub interval: Duration,
     /// Most uploads at a time. Each has up to [`ArchiveOptions::piece_bytes`] in memory.
@@ -62,6 +66,10 @@ pub enum ArchiveSabotage {
     LiveDropped,
     /// What the newest state does not name is deleted at once.
     RetentionIgnored,
+    /// Records are released before the head that has them is known.
+    ReleasedEarly,
+    /// A start serves before the archive has what its recovery found.
+    ServedUnarchived,
     /// A standby takes what it has of an extent for that of another use.
     AnyHeldUse,
     /// A standby keeps the head before its disks hold the state.
@@ -71,6 +79,7 @@ pub enum ArchiveSabotage {
 impl Default for ArchiveOptions {
     fn default() -> Self {
         Self {
+            promise: Promise::Local,
             interval: Duration::from_secs(1),
             uploads_max: 4,
             claim_wait: Duration::from_secs(10),

@@ -56,6 +56,15 @@ struct OwnNumbers {
     known: Option<KnownHead>,
 }
 
+/// Refuses to serve a pool without its archive, if the head of that may say that writes wait for
+/// it: its next owner would give out positions in channels again.
+///
+/// # Errors
+/// What to do.
+pub async fn refuse_left(keeper: Arc<dyn StateKeeper>, env: &Env) -> Result<(), ArchiveError> {
+    OwnState::load(keeper, env).await?.refuse_to_leave()
+}
+
 /// The owner numbers that this pool drew, and what it knows of the head.
 pub(crate) struct OwnState {
     keeper: Arc<dyn StateKeeper>,
@@ -83,6 +92,19 @@ impl OwnState {
 
     pub(crate) fn known(&self) -> Option<KnownHead> {
         self.numbers.known
+    }
+
+    /// Whether a head of this pool may say that writes wait for the archive.
+    pub(crate) fn has_promised(&self) -> bool {
+        self.numbers.known.is_some_and(|known| known.promise == Promise::Archived && !known.superseded)
+    }
+
+    /// Refuses to leave an archive whose head may say that writes wait for it.
+    ///
+    /// # Errors
+    /// What to do.
+    pub(crate) fn refuse_to_leave(&self) -> Result<(), ArchiveError> {
+        if self.has_promised() { Err(ArchiveError::Left(self.keeper.place())) } else { Ok(()) }
     }
 
     /// Whether a process of this pool drew the number.
@@ -121,6 +143,17 @@ impl OwnState {
         let Head { tenure, promise, closed, owner, .. } = *head;
         (self.numbers.owners, self.numbers.former) = (vec![hex::encode(owner.0)], Vec::new());
         self.numbers.known = Some(KnownHead { tenure, promise, closed, superseded: false });
+        self.save().await
+    }
+
+    /// A head with the stricter promise is about to be written: from then on a start needs the
+    /// store.
+    pub(crate) async fn promising(&mut self) -> Result<(), ArchiveError> {
+        let known = self.numbers.known.as_mut().expect("the archive was claimed");
+        if known.promise == Promise::Archived {
+            return Ok(());
+        }
+        known.promise = Promise::Archived;
         self.save().await
     }
 

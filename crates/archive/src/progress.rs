@@ -8,7 +8,7 @@ use steadfast_log::{Lsn, Ranges};
 use tokio::sync::watch;
 
 use crate::error::ArchiveError;
-use crate::head::Head;
+use crate::head::{Head, Promise};
 use crate::image::Image;
 use crate::name::DiskId;
 
@@ -34,6 +34,7 @@ struct Known {
     error: Option<ArchiveError>,
     version: u64,
     tenure: u64,
+    promise: Promise,
     /// When the last cut was taken that a head names.
     cut_ms: Option<u64>,
     /// When the oldest state was taken that can be restored.
@@ -61,6 +62,7 @@ pub(crate) struct ProgressNow {
     pub(crate) error: Option<String>,
     pub(crate) version: u64,
     pub(crate) tenure: u64,
+    pub(crate) promise: Promise,
     pub(crate) cut_ms: Option<u64>,
     pub(crate) oldest_ms: Option<u64>,
     pub(crate) cuts: u64,
@@ -75,6 +77,7 @@ impl Progress {
             error: None,
             version: 0,
             tenure: 0,
+            promise: Promise::Local,
             cut_ms: None,
             oldest_ms: None,
             cuts: 0,
@@ -96,6 +99,7 @@ impl Progress {
             error: state.error.as_ref().map(ArchiveError::to_string),
             version: state.version,
             tenure: state.tenure,
+            promise: state.promise,
             cut_ms: state.cut_ms,
             oldest_ms: state.oldest_ms,
             cuts: state.cuts,
@@ -116,11 +120,11 @@ impl Progress {
         let mut state = self.state.lock();
         assert!(head.version > state.version, "heads have ascending versions");
         state.state = if head.cut.is_some() { ArchiveState::Following } else { ArchiveState::Copying };
-        (state.version, state.tenure) = (head.version, head.tenure);
+        (state.version, state.tenure, state.promise) = (head.version, head.tenure, head.promise);
         state.cut_ms = head.cut.as_ref().map(|cut| cut.time_ms);
         state.oldest_ms = oldest_ms;
         drop(state);
-        *self.archived.lock() = image.disks.iter().map(|(disk, of)| (*disk, of.counters.last_lsn)).collect();
+        *self.archived.lock() = image.last_lsns();
     }
 
     /// A cut was given up.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use steadfast_flow::has_fault;
 use steadfast_log::{ExtentCut, Ranges, UseCut};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::attempts::Attempts;
 use crate::changes::{Changes, DiskChange, ExtentChange, Source, UseChange, UseKind};
@@ -19,7 +19,7 @@ use crate::dropped::Dropped;
 use crate::error::ArchiveError;
 use crate::following::{Following, PoolCut};
 use crate::gather::Gather;
-use crate::head::{Base, Head, NamedCut, Segment, SegmentRun};
+use crate::head::{Base, Head, NamedCut, Promise, Segment, SegmentRun};
 use crate::head_writer::{KnownHeadObject, Replaced};
 use crate::image::{ExtentImage, Image, UseImage, pairs};
 use crate::inline::Inline;
@@ -61,6 +61,10 @@ pub(crate) struct Shipper {
     /// What no state names any more.
     dropped: Dropped,
     cleaner: Arc<Cleaner>,
+    /// Whether records are held back until a head has them.
+    holding: bool,
+    /// When a piece was gathered last.
+    gathered: Duration,
 }
 
 /// What a cut names of a use, and how it gets into the store.
@@ -102,13 +106,34 @@ impl Shipper {
             periods: loaded.periods,
             dropped: loaded.dropped,
             cleaner,
+            holding: false,
+            gathered: Duration::ZERO,
         }
     }
 
-    /// Ships until `stop` is set and nothing is left, or the archive cannot be used any more.
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<Stopping>) -> Result<Self, ArchiveError> {
+    /// Ships until `stop` is set and nothing is left, or the archive cannot be used any more. Sends
+    /// `archived` when it has what recovery has found.
+    pub(crate) async fn run(
+        mut self,
+        mut stop: watch::Receiver<Stopping>,
+        archived: oneshot::Sender<()>,
+    ) -> Result<Self, ArchiveError> {
+        let mut archived = Some(archived);
         loop {
-            if self.gather.has_ready() || self.following.has_changes() {
+            self.look().await;
+            if archived.is_some()
+                && self.following.is_recovered(&self.image.last_lsns())
+                && let Some(archived) = archived.take()
+            {
+                // The start may have been given up.
+                let _ = archived.send(());
+            }
+            let is_due = || self.attempts.env().now().saturating_sub(self.gathered) >= self.options.interval;
+            // While writes wait for the archive, there may always be changes.
+            let may_gather = self.holding && self.gather.has_work() && !stop.borrow().is_set() && is_due();
+            // Also without changes, the promise is to be in a head.
+            let promises = self.holding && self.known_promise() == Promise::Local;
+            if self.gather.has_ready() || promises || (self.following.has_changes() && !may_gather) {
                 self.ship_next().await?;
                 continue;
             }
@@ -123,12 +148,45 @@ impl Shipper {
                 self.gather
                     .step(&self.following, &self.image, (&self.attempts, &mut self.numbers), &self.options)
                     .await?;
+                self.gathered = self.attempts.env().now();
                 continue;
             }
             tokio::select! {
                 biased;
                 () = self.following.changed() => {}
+                () = self.following.flushed(), if self.holding => {}
                 _ = stop.changed() => {}
+            }
+        }
+    }
+
+    fn known_promise(&self) -> Promise {
+        self.head.as_ref().expect("the last replacement has ended").head.promise
+    }
+
+    /// Looks at the logs, if each write waits for the archive. Once there is a complete copy of all
+    /// disks, it begins to hold them back.
+    async fn look(&mut self) {
+        if self.holding {
+            self.following.look();
+            return;
+        }
+        let known = self.head.as_ref().expect("the last replacement has ended");
+        if self.options.promise == Promise::Local || known.head.cut.is_none() {
+            return;
+        }
+        if known.head.promise == Promise::Archived {
+            // Nothing was answered in this life.
+            self.following.hold();
+            self.holding = true;
+        } else if self.following.has_all_disks() {
+            self.following.hold();
+            match self.following.flush_held().await {
+                Ok(()) => self.holding = true,
+                Err(e) => {
+                    tracing::error!(error = %e, "writes are answered before the archive has them: a disk has failed");
+                    self.attempts.env().sleep(self.options.interval).await;
+                }
             }
         }
     }
@@ -145,6 +203,11 @@ impl Shipper {
             Err(e) => {
                 if let TransferError::Unreadable(disk) = e {
                     self.following.set_aside(disk);
+                    if self.holding && self.known_promise() == Promise::Local {
+                        // The promise is of all disks.
+                        self.following.cancel_hold();
+                        self.holding = false;
+                    }
                 }
                 self.progress.given_up();
                 self.following.give_back(cut);
@@ -331,7 +394,8 @@ impl Shipper {
     /// Writes the documents that the cut needs, and the head that names it.
     async fn name(&mut self, cut: &PoolCut) -> Result<(), ArchiveError> {
         let known = self.head.as_ref().expect("the last replacement has ended");
-        let Head { version, tenure, owner, machine, promise, former, cut: before, .. } = known.head.clone();
+        let Head { version, tenure, owner, machine, former, cut: before, .. } = known.head.clone();
+        let promise = if self.holding { Promise::Archived } else { Promise::Local };
         let time_ms = cut.time_ms.max(before.as_ref().map_or(0, |cut| cut.time_ms));
         let segments_age = self.since_begun.map_or(Duration::ZERO, |begun| self.attempts.env().now() - begun);
         let mut expired = Vec::new();
@@ -378,8 +442,14 @@ impl Shipper {
             cut: Some(named),
             former,
         };
+        if has_fault(self.options.sabotage, ArchiveSabotage::ReleasedEarly) {
+            self.following.release(&self.image.last_lsns());
+        }
         let head = self.replace(next, &payload).await?;
         self.progress.named(&head.head, &self.image, self.periods.oldest_ms());
+        if self.holding {
+            self.following.release(&self.image.last_lsns());
+        }
         self.head = Some(head);
         self.cleaner.expire(expired);
         Ok(())

@@ -247,7 +247,8 @@ impl Committer {
             frame.push(&mut self.open, lsn, record);
         }
         self.building.chunks = self.building.chunks.max(pending.chunks);
-        self.building.sync |= pending.durability == Durability::Sync;
+        // A copy elsewhere must never have more than this disk, and the record waits for the copy.
+        self.building.sync |= pending.durability == Durability::Sync || self.shared.progress.hold.is_on();
         self.building.oldest.get_or_insert(pending.submitted);
         self.building.waiters.push((pending.first_lsn, pending.answer));
         self.building.reservations.push(pending.reservation);

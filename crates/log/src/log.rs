@@ -19,6 +19,7 @@ use crate::durable::{DurableState, LogCut};
 use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
 use crate::frame::batch_bytes;
 use crate::guard::Guard;
+use crate::hold::Hold;
 use crate::latch::LogState;
 use crate::options::FormatOptions;
 use crate::pins::ExtentPin;
@@ -209,6 +210,40 @@ impl Log {
         Some(logs.iter().zip(states?).map(cut).collect())
     }
 
+    /// What is held back until a copy elsewhere has it.
+    pub fn hold(&self) -> &Hold {
+        &self.shared.progress.hold
+    }
+
+    /// From now on, records are applied, and so seen and answered, only when they are released.
+    /// Asynchronous commits become synchronous ones.
+    pub fn begin_hold(&self) {
+        self.hold().begin(self.shared.queue.last_lsn());
+    }
+
+    /// After [`Log::begin_hold`]: waits until all that was accepted before has been applied, or is
+    /// held back, and makes it durable.
+    ///
+    /// # Errors
+    /// [`LogError::Failed`] if the log has failed.
+    pub async fn flush_held(&self) -> Result<(), LogError> {
+        let (progress, target) = (&self.shared.progress, self.shared.queue.last_lsn());
+        let (mut applied, mut latch) = (progress.applied.subscribe(), self.shared.latch.watch());
+        tokio::select! {
+            biased;
+            _ = applied.wait_for(|applied| *applied >= target) => {}
+            () = progress.hold.waits() => {}
+            _ = latch.wait_for(|state| *state != LogState::Ok) => {}
+        }
+        self.shared.latch.check()?;
+        self.flush().await.map(drop)
+    }
+
+    /// The LSN up to which records are durable.
+    pub fn durable(&self) -> watch::Receiver<Lsn> {
+        self.shared.durable.subscribe()
+    }
+
     /// Whether [`Log::durable_cut`] gives cuts of this log.
     pub fn is_followed(&self) -> bool {
         self.shared.extents.durable().lock().is_some()
@@ -366,12 +401,14 @@ impl Log {
     }
 
     /// Commits accepted batches, flushes, and seals the open extents, so that the next start reads
-    /// footers only. Then stops the tasks.
+    /// footers only. Then stops the tasks. Records that are held back are not applied.
     ///
     /// # Errors
     /// [`LogError::Failed`] if the log has failed before or fails now.
     pub async fn close(&self) -> Result<(), LogError> {
         let shared = &self.shared;
+        // Tasks in the background may wait for records that are held back.
+        shared.progress.hold.end();
         shared.background.stop().await;
         shared.queue.close();
         let mut ended = shared.ended.subscribe();

@@ -61,7 +61,7 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
         StoreError::Busy(what) => slow_down(what),
         StoreError::Hangs => S3Error::with_message(
             S3ErrorCode::SlowDown,
-            "The disk has not answered for too long. Please try again later; a write that was under way may yet take effect.",
+            "The disk, or the archive that must have each write, has not answered for too long. Please try again later; a write that was under way may yet take effect.",
         ),
         StoreError::Log(error) => log_error(error),
         StoreError::Unavailable(why) => S3Error::with_message(

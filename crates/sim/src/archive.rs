@@ -23,7 +23,7 @@ use crate::outcome::Outcome;
 use crate::plan::ArchivePlan;
 use crate::rng::Rng;
 use crate::shared::Shared;
-use crate::standby::StandbyMachine;
+use crate::standby::{RestoredState, StandbyMachine};
 
 /// Time in which an archive catches up once its store answers.
 const CATCH_UP: Duration = Duration::from_secs(600);
@@ -199,12 +199,12 @@ impl Elsewhere {
         std::mem::take(&mut self.standby)
     }
 
-    /// Restores all disks. Returns the look at the restored state; `None` if there is none yet.
+    /// Restores all disks. Returns the restored state; `None` if there is none yet.
     pub(crate) async fn restore(
         onto: BlankMachine,
         disks: Vec<(usize, Arc<dyn Disk>)>,
         env: Env,
-    ) -> Outcome<Option<u64>> {
+    ) -> Outcome<Option<RestoredState>> {
         let reader = ArchiveReader::new(Arc::new(onto.remote), None, &env);
         // All states that can be restored are whole.
         match reader.verify(&TransferProgress::default()).await {
@@ -230,7 +230,7 @@ impl Elsewhere {
         if there.len() != disks.len() {
             return Err(format!("ARCHIVE: it has {} of {} disks", there.len(), disks.len()));
         }
-        Ok(Some(archived.time_ms()))
+        Ok(Some(RestoredState::new(&archived)))
     }
 
     /// A machine that knows nothing of the archive, for a restore; `None` if there is no archive.
@@ -241,11 +241,17 @@ impl Elsewhere {
         Some(BlankMachine { remote, kept: Arc::default() })
     }
 
-    /// The restored machine is that of the pool now: takes over what was known at its state.
-    pub(crate) fn continue_on(&mut self, machine: BlankMachine, look: u64, shared: &Shared) -> Outcome {
+    /// The restored machine is that of the pool now: takes over what was known at its state. If
+    /// that is complete, it has all that was answered.
+    pub(crate) fn continue_on(&mut self, machine: BlankMachine, state: RestoredState, shared: &Shared) -> Outcome {
         self.kept = machine.kept;
+        let RestoredState { look, complete } = state;
         if look < self.floor {
             return Err(format!("ARCHIVE: look {look} was restored, and {} had been archived", self.floor));
+        }
+        if complete {
+            shared.counts.lock().complete_restores += 1;
+            return Ok(());
         }
         let looks = self.looks.lock();
         let known = looks.at(look).ok_or_else(|| format!("ARCHIVE: {look} was restored, which is no look"))?;

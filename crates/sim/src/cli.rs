@@ -181,5 +181,10 @@ fn put_features(text: &mut String, report: &SimReport) -> std::fmt::Result {
         text,
         "{} with events of objects: {} delivered, {} of them redelivered",
         report.listened, counts.events_received, counts.events_redelivered
+    )?;
+    writeln!(
+        text,
+        "pools restored from their archives {} times, {} of them with all that was answered; {} writes did not reach one in time",
+        counts.from_archive, counts.complete_restores, counts.unarchived
     )
 }

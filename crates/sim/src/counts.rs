@@ -65,6 +65,10 @@ pub struct Counts {
     pub gone_back: u64,
     /// Times that the pool was restored from its archive.
     pub from_archive: u64,
+    /// Writes that an archive did not get in time.
+    pub unarchived: u64,
+    /// Restores that had all that was answered.
+    pub complete_restores: u64,
     /// Objects that were deleted from archives.
     pub archive_deleted: u64,
     /// Events of objects received for the first time.
@@ -109,6 +113,8 @@ impl Counts {
         self.index_rebuilt += other.index_rebuilt;
         self.gone_back += other.gone_back;
         self.from_archive += other.from_archive;
+        self.unarchived += other.unarchived;
+        self.complete_restores += other.complete_restores;
         self.archive_deleted += other.archive_deleted;
         self.events_received += other.events_received;
         self.events_redelivered += other.events_redelivered;

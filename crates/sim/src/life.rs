@@ -306,7 +306,7 @@ impl Machine {
                     }
                     tries += 1;
                     let disks_fail = counts.read_eio + counts.write_eio + counts.flush_eio + counts.full > 0;
-                    if (disks_fail || self.shared.index_fails.load(Ordering::Relaxed)) && tries < 40 {
+                    if (disks_fail || self.shared.excuses.index_fails.load(Ordering::Relaxed)) && tries < 40 {
                         continue;
                     }
                     return Err(format!("the pool does not open: {error:?}"));

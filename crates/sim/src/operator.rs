@@ -137,6 +137,7 @@ impl Operator {
         }
         match error {
             StoreError::Busy(_) | StoreError::Log(LogError::Busy { .. }) => Ok(ChangeEnd::NotNow),
+            StoreError::Hangs if self.shared.excuses.waits_for_archive => Ok(ChangeEnd::NotNow),
             other => Err(format!("a change of the disks failed without reason: {other:?}")),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use steadfast_archive::Promise;
 use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::Store;
 
@@ -24,7 +25,8 @@ use crate::report::{RunReport, SimOptions, SimReport};
 use crate::rng::Rng;
 use crate::run_state::PublishedHistory;
 use crate::seeds::Seeds;
-use crate::shared::{Noted, Shared};
+use crate::shared::{Excuses, Noted, Shared};
+use crate::standby::RestoredState;
 use crate::trace::Trace;
 use crate::variants::Variant;
 
@@ -194,7 +196,10 @@ impl History {
             received: Noted::default(),
             members: Mutex::new(Members::new(&plan)),
             unflushed: Mutex::default(),
-            index_fails: AtomicBool::new(false),
+            excuses: Excuses {
+                index_fails: AtomicBool::new(false),
+                waits_for_archive: plan.archive.as_ref().is_some_and(|of| of.options.promise == Promise::Archived),
+            },
             trace: trace.clone(),
             buckets: plan.buckets.iter().zip([FIRST, "second"]).map(|(d, name)| (name.into(), *d)).collect(),
             keys: NAMES[..plan.keys as usize].iter().map(|name| Arc::from(*name)).collect(),
@@ -251,8 +256,11 @@ impl History {
             {
                 (clean, self.put_back, self.maybe_older) = (was_clean, true, true);
             }
-            if life.from_archive && self.pool_created && self.restore_from_archive()? {
-                (clean, self.put_back, self.maybe_older) = (false, true, false);
+            if life.from_archive
+                && self.pool_created
+                && let Some(RestoredState { complete, .. }) = self.restore_from_archive()?
+            {
+                (clean, self.put_back, self.maybe_older) = (false, !complete, false);
                 // A restored machine has no index, and those before are of another history.
                 life.index = IndexFate::Deleted;
                 self.index.forget_images();
@@ -346,7 +354,7 @@ impl History {
         self.index.inject(life.index, &mut self.rng.fork());
         let index_faults = life.index_faults;
         let fails = life.index == IndexFate::Torn || index_faults.at_start.is_some() || index_faults.at_work.is_some();
-        self.shared.index_fails.store(fails, Ordering::Relaxed);
+        self.shared.excuses.index_fails.store(fails, Ordering::Relaxed);
         stale
     }
 
@@ -469,10 +477,10 @@ impl History {
     }
 
     /// Restores all disks from the archive, on devices that are blank or hold what they held.
-    /// Returns whether there was something to restore.
-    fn restore_from_archive(&mut self) -> Result<bool, String> {
+    /// Returns the state; `None` if there was nothing to restore.
+    fn restore_from_archive(&mut self) -> Result<Option<RestoredState>, String> {
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        let Some(machine) = self.elsewhere.blank_machine(&executor.env()) else { return Ok(false) };
+        let Some(machine) = self.elsewhere.blank_machine(&executor.env()) else { return Ok(None) };
         let images: Vec<_> = self.shared.devices.iter().map(|device| device.lock().image()).collect();
         let archive = self.plan.archive.as_ref().expect("there is an archive");
         let sabotage = archive.options.sabotage;
@@ -499,19 +507,19 @@ impl History {
             End::Done(restored) => restored?,
             other => return Err(format!("ARCHIVE: a restore did not end: {other:?}")),
         };
-        let Some(look) = restored else {
+        let Some(state) = restored else {
             // Nothing was written: the disks are as they were.
             for (device, image) in self.shared.devices.iter().zip(&images) {
                 device.lock().restore(image);
             }
-            return Ok(false);
+            return Ok(None);
         };
         let kept = standby.map_or(machine.kept, |standby| standby.kept.clone());
-        self.elsewhere.continue_on(BlankMachine { kept, ..machine }, look, &self.shared)?;
+        self.elsewhere.continue_on(BlankMachine { kept, ..machine }, state, &self.shared)?;
         self.shared.counts.lock().from_archive += 1;
         let now = self.now.as_nanos() as u64;
-        self.trace.note(now, "from archive", "", [look, 0, 0]);
-        Ok(true)
+        self.trace.note(now, "from archive", "", [state.look, u64::from(state.complete), 0]);
+        Ok(Some(state))
     }
 
     /// Restores the pool to its state after a life before the last one. Returns whether the store

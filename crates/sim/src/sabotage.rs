@@ -102,6 +102,8 @@ impl Variant {
             }
             Self::AnyHeldUse => stand_by_badly(plan, ArchiveSabotage::AnyHeldUse),
             Self::HeadKeptFirst => stand_by_badly(plan, ArchiveSabotage::HeadKeptFirst),
+            Self::ReleasedEarly => promise_badly(plan, ArchiveSabotage::ReleasedEarly),
+            Self::ServedUnarchived => promise_badly(plan, ArchiveSabotage::ServedUnarchived),
             Self::OwnSwept => follow_badly(plan, ArchiveSabotage::OwnSwept),
             Self::LiveDropped => {
                 follow_badly(plan, ArchiveSabotage::LiveDropped);
@@ -182,6 +184,14 @@ fn follow_badly(plan: &mut Plan, sabotage: ArchiveSabotage) {
         archive.standby = false;
     }
     (1..).zip(plan.lives.iter_mut().skip(1)).for_each(|(number, life): (u64, _)| life.from_archive = number % 2 == 0);
+}
+
+/// Breaks an archive that must have each write before it is answered, and restores from it often.
+fn promise_badly(plan: &mut Plan, sabotage: ArchiveSabotage) {
+    follow_badly(plan, sabotage);
+    if let Some(archive) = &mut plan.archive {
+        archive.promise();
+    }
 }
 
 /// Breaks the standby, and promotes it often.

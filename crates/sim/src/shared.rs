@@ -46,6 +46,14 @@ impl<T> Noted<T> {
     }
 }
 
+/// What may make requests fail, beside the disks.
+pub(crate) struct Excuses {
+    /// Whether reads of the index may fail in this life.
+    pub(crate) index_fails: AtomicBool,
+    /// Whether writes wait for an archive, which may be away for too long.
+    pub(crate) waits_for_archive: bool,
+}
+
 /// State that all clients of a run share, over all lives.
 pub(crate) struct Shared {
     pub(crate) model: Noted<Model>,
@@ -75,8 +83,8 @@ pub(crate) struct Shared {
     pub(crate) received: Noted<ReceivedEvents>,
     /// Asynchronous writes of saturating clients in this life.
     pub(crate) unflushed: Mutex<Unflushed>,
-    /// Whether reads of the index may fail in this life.
-    pub(crate) index_fails: AtomicBool,
+    /// What may make requests fail, beside the disks.
+    pub(crate) excuses: Excuses,
     pub(crate) trace: Trace,
     pub(crate) buckets: Vec<(Arc<str>, Durability)>,
     pub(crate) keys: Vec<Arc<str>>,
@@ -135,7 +143,7 @@ impl Shared {
 
     /// Whether a planned read failure of the index explains this error.
     pub(crate) fn index_excuses(&self, error: &StoreError) -> bool {
-        let excused = self.index_fails.load(Ordering::Relaxed) && is_of_index(error);
+        let excused = self.excuses.index_fails.load(Ordering::Relaxed) && is_of_index(error);
         self.counts.lock().index_failed += u64::from(excused);
         excused
     }
@@ -193,6 +201,11 @@ impl Shared {
             StoreError::Log(LogError::Full) => {
                 counts.full += 1;
                 Ok(true)
+            }
+            // It may have been accepted.
+            StoreError::Hangs if self.excuses.waits_for_archive => {
+                counts.unarchived += 1;
+                Ok(false)
             }
             StoreError::Log(LogError::Failed { .. }) if broken => {
                 counts.failed += 1;

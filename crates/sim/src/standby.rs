@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_archive::{
-    ArchiveError, ArchiveReader, ArchiveSabotage, ArchivedDisk, DiskId, RestoreError, RestorePlace, Standby,
-    StandbyDisk, StandbyParts, TakeOver,
+    ArchiveError, ArchiveReader, ArchiveSabotage, ArchivedDisk, ArchivedPool, DiskId, RestoreError, RestorePlace,
+    Standby, StandbyDisk, StandbyParts, TakeOver,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
@@ -27,6 +27,21 @@ const DISK_BYTES: u64 = 1 << 30;
 
 /// Bytes of one copy onto the devices of the pool.
 const COPY_BYTES: u64 = 1 << 20;
+
+/// The state that a restore or a promotion has found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RestoredState {
+    /// The look at the logs that it shows.
+    pub(crate) look: u64,
+    /// Whether it has all that was answered.
+    pub(crate) complete: bool,
+}
+
+impl RestoredState {
+    pub(crate) fn new(of: &ArchivedPool) -> Self {
+        Self { look: of.time_ms(), complete: of.is_complete() }
+    }
+}
 
 /// A standby. Each write to its disks is durable at once.
 #[derive(Default)]
@@ -102,7 +117,7 @@ impl StandbyMachine {
         }
     }
 
-    /// Takes the archive over, and makes the devices those of the pool. Returns the look at the
+    /// Takes the archive over, and makes the devices those of the pool. Returns the
     /// state that they have; `None` if there is none yet.
     pub(crate) async fn promote(
         &self,
@@ -110,7 +125,7 @@ impl StandbyMachine {
         devices: Vec<(usize, Arc<dyn Disk>)>,
         sabotage: ArchiveSabotage,
         env: Env,
-    ) -> Outcome<Option<u64>> {
+    ) -> Outcome<Option<RestoredState>> {
         self.check()?;
         let reader = ArchiveReader::new(Arc::new(remote.clone()), None, &env);
         let fail = |e: &dyn std::fmt::Display| format!("STANDBY: it cannot be promoted: {e}");
@@ -132,7 +147,7 @@ impl StandbyMachine {
         if there.len() != devices.len() {
             return Err(fail(&format!("it has {} of {} disks", there.len(), devices.len())));
         }
-        Ok(Some(state.time_ms()))
+        Ok(Some(RestoredState::new(&state)))
     }
 }
 

@@ -154,7 +154,7 @@ impl Client {
                 let found = self.shared.model.lock().failed(&write.id);
                 return self.shared.judge(found);
             }
-            Err(StoreError::Log(steadfast_log::LogError::Unknown { .. })) => {}
+            Err(StoreError::Hangs | StoreError::Log(steadfast_log::LogError::Unknown { .. })) => {}
             Err(_) => self.state(at, UploadState::Open),
         }
         self.settle(&write, answer)

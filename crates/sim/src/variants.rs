@@ -84,11 +84,15 @@ pub enum Variant {
     AnyHeldUse,
     /// A standby keeps the head before its disks hold the state.
     HeadKeptFirst,
+    /// Writes that wait for the archive are answered before its head is known.
+    ReleasedEarly,
+    /// A start serves before the archive has what its recovery found.
+    ServedUnarchived,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -128,6 +132,8 @@ impl Variant {
         Self::RetentionIgnored,
         Self::AnyHeldUse,
         Self::HeadKeptFirst,
+        Self::ReleasedEarly,
+        Self::ServedUnarchived,
     ];
 
     /// Its name on the command line.
@@ -172,6 +178,8 @@ impl Variant {
             Self::RetentionIgnored => "retention-ignored",
             Self::AnyHeldUse => "any-held-use",
             Self::HeadKeptFirst => "head-kept-first",
+            Self::ReleasedEarly => "released-early",
+            Self::ServedUnarchived => "served-unarchived",
         }
     }
 
@@ -221,6 +229,8 @@ impl Variant {
                 | Self::RetentionIgnored
                 | Self::AnyHeldUse
                 | Self::HeadKeptFirst
+                | Self::ReleasedEarly
+                | Self::ServedUnarchived
         )
     }
 

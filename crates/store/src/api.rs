@@ -280,9 +280,9 @@ pub enum StoreError {
     /// A budget stayed exhausted for longer than the caller may wait; the caller must slow down.
     #[error("at the bound of {0}")]
     Busy(&'static str),
-    /// The disk has not answered for as long as a write may wait. A submitted change may still be
-    /// committed when it answers.
-    #[error("the disk does not answer")]
+    /// The disk, or an archive that must have the change, has not answered for as long as a write
+    /// may wait. A submitted change may still be committed when it answers.
+    #[error("the disk, or the archive that must have each write, does not answer")]
     Hangs,
     /// The log refused or failed.
     #[error(transparent)]

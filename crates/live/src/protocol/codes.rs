@@ -33,7 +33,7 @@ pub const DISK_FULL: ClientError = temporary(100, "internal server error: the di
 /// See [`DISK_FULL`]. The rest of the disk is reserved: client publications may not use it.
 pub const DISK_NEARLY_FULL: ClientError = temporary(100, "internal server error: the disk is nearly full");
 /// See [`DISK_FULL`].
-pub const DISK_HANGS: ClientError = temporary(100, "internal server error: the disk does not answer");
+pub const DISK_HANGS: ClientError = temporary(100, "internal server error: the disk or the archive does not answer");
 /// See [`DISK_FULL`].
 pub const STOPPING: ClientError = temporary(100, "internal server error: the server is stopping");
 /// See [`DISK_FULL`]. The node that has the channel cannot be reached.

@@ -39,6 +39,7 @@ use crate::frame::OpenCommit;
 use crate::guard::Guard;
 use crate::heal_queue::HealQueue;
 use crate::history::{ExtentLineage, History};
+use crate::hold::Hold;
 use crate::io::Io;
 use crate::latch::Latch;
 use crate::log::Log;
@@ -468,6 +469,7 @@ impl Recovery {
                 // A wait for all accepted records must not include those that were cut.
                 applied: watch::Sender::new(recovered.seen),
                 applying: AtomicU64::new(recovered.durable_lsn),
+                hold: Hold::default(),
                 usage: Mutex::new(usage),
             },
             durable: watch::Sender::new(recovered.durable_lsn),

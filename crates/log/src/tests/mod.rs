@@ -10,6 +10,7 @@ mod elsewhere;
 mod failures;
 mod flushes;
 mod harness;
+mod hold;
 mod lost;
 mod model;
 mod panics;

@@ -234,6 +234,7 @@ pub const TABLE: &[Metric] = &[
         "Failed writes of unacknowledged data, repeated at another place or skipped",
     ),
     metric("/archive/following", "archive_following", Gauge, "1 while the archive is whole and followed"),
+    metric("/archive/writes_wait", "archive_writes_wait", Gauge, "1 while writes wait for the archive"),
     metric("/archive/lag_seconds", "archive_lag_seconds", Gauge, "Age of the oldest change that the archive lacks"),
     metric("/archive/lag_bytes", "archive_lag_bytes", Gauge, "Bytes that became durable and that the archive lacks"),
     metric("/archive/archived_ms", "archive_newest_seconds", Timestamp, "When the newest archived state was taken"),

@@ -39,7 +39,7 @@ pub use kinds::{Names, Networks, Secret, SecretText};
 pub(crate) use literal::warning as literal_warning;
 pub(crate) use log_levels::log_targets;
 pub use schema::{SetError, Shown};
-pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
+pub use setting::{Acknowledge, EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
 
 pub use users::{UserSpec, UserSpecs};
 pub use webhooks::{Webhook, WebhookFormat, Webhooks};

@@ -455,6 +455,16 @@ words! {
     }
 }
 
+words! {
+    /// When a write is answered.
+    Acknowledge {
+        /// When the pool's own disks have it.
+        Local = "local",
+        /// When the archive has it too.
+        Archived = "archived",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use super::disks::DiskSpecs;
 use super::edge::EdgeBuckets;
 use super::kinds::{BucketNames, Names, Networks, Secret};
 use super::schema::sections;
-use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
+use super::setting::{Acknowledge, EtagKind, IoMode, LogFormat, Origins, Paths, Size};
 use super::users::UserSpecs;
 use super::webhooks::Webhooks;
 use super::window::TimeOfDay;
@@ -160,8 +160,7 @@ sections! {
         move_rate: Size = Size::mib(100), in 0..=17_592_186_044_416;
     }
 
-    /// The archive: the log of the pool follows into a bucket or a directory, in the background. A
-    /// write is answered when the pool's own disks have it, and never waits for the archive.
+    /// The archive: the log of the pool follows into a bucket or a directory, in the background.
     archive: ArchiveSection {
         /// Where it is: s3://BUCKET/PREFIX or file:///DIRECTORY. Each pool needs a prefix of its
         /// own. `steadfast probe` checks whether a store is fit. Empty: no archive.
@@ -179,6 +178,10 @@ sections! {
         /// Follow the archive of another machine's pool onto the disks of this one, as long as it
         /// has no pool: a standby. `serve --standby` has the same effect.
         standby: bool = false;
+        /// When a write is answered: "local", when the pool's own disks have it; "archived", when
+        /// the archive has it too. Then a lost machine loses nothing, each write costs a round trip
+        /// to the store, and while that is away, writes get 503 after `store.write_wait`.
+        acknowledge: Acknowledge = Acknowledge::Local;
         /// Time between two looks at the log, or of a standby at the archive. The archive is at
         /// most this and one upload behind.
         interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;

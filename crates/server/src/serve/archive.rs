@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_archive::{Archive, ArchiveError, ArchiveGate, ArchiveOptions, ArchiveParts, ArchiveStatus, StateKeeper};
+use steadfast_archive::{
+    Archive, ArchiveError, ArchiveGate, ArchiveOptions, ArchiveParts, ArchiveStatus, Promise, StateKeeper, refuse_left,
+};
 use steadfast_flow::Env;
 use steadfast_net::RemoteStore;
 
 use super::ServeError;
 use super::engine::Engine;
 use super::state::State;
-use crate::config::Config;
+use crate::config::{Acknowledge, Config};
 use crate::datadir::DataDir;
 use crate::private_file;
 use crate::report::duration;
@@ -22,6 +24,12 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 
 const BEHIND: &str = "The pool serves, and what it answers is on its own disks only. What to do: check the store, \
                       and the network to it; the archive then catches up by itself";
+
+const WRITES_WAIT: &str = "Writes get 503, as archive.acknowledge is \"archived\"; reads continue. What to do: check the \
+                           store, and the network to it; writes continue by themselves then";
+
+const NOT_YET: &str = "Writes are answered when the pool's own disks have them, until the first complete copy is made. \
+                       This takes as long as copying the whole pool";
 
 const GROWS: &str = "The archive follows, and grows. What to do: permit the key to list the bucket and to delete \
                      objects under the prefix";
@@ -63,9 +71,12 @@ impl ArchivePlan {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// What is wrong with the place, or with the credentials.
-    pub(super) fn new(config: &Config, env: &Env) -> Result<Option<Self>, String> {
+    /// What is wrong with the place, or with the credentials; why the pool must have its archive.
+    pub(super) async fn new(config: &Config, data: &DataDir, env: &Env) -> Result<Option<Self>, String> {
         let store = config.archive.store(env)?;
+        if store.is_none() {
+            refuse_left(Arc::new(StateFile(data.archive())), env).await.map_err(|e| e.to_string())?;
+        }
         Ok(store.map(|store| Self { store, gate: ArchiveGate::default() }))
     }
 
@@ -90,6 +101,10 @@ impl ArchivePlan {
             return Err("archive.to: a pool on zones cannot have an archive yet".to_owned().into());
         }
         let options = ArchiveOptions {
+            promise: match config.archive.acknowledge {
+                Acknowledge::Local => Promise::Local,
+                Acknowledge::Archived => Promise::Archived,
+            },
             interval: config.archive.interval,
             uploads_max: config.archive.uploads,
             claim_wait: config.archive.start_wait,
@@ -105,7 +120,11 @@ impl ArchivePlan {
         };
         let archive = Archive::start(parts, options, env).await?;
         self.gate.set(archive.clone());
-        Ok(PoolArchive { archive, lag_warning: config.archive.lag_warning })
+        let lag_warning = match config.archive.acknowledge {
+            Acknowledge::Local => config.archive.lag_warning,
+            Acknowledge::Archived => config.archive.lag_warning.min(config.store.write_wait),
+        };
+        Ok(PoolArchive { archive, acknowledge: config.archive.acknowledge, lag_warning })
     }
 }
 
@@ -118,6 +137,7 @@ pub(crate) fn machine() -> String {
 #[derive(Debug, Clone)]
 pub struct PoolArchive {
     archive: Archive,
+    acknowledge: Acknowledge,
     lag_warning: Duration,
 }
 
@@ -134,9 +154,10 @@ impl PoolArchive {
 
     fn fault(&self) -> Option<Fault> {
         let (status, limit) = (self.archive.status(), self.lag_warning.as_secs_f64());
+        let advice = if status.writes_wait { WRITES_WAIT } else { BEHIND };
         if let Some(error) = status.error {
             let what = format!("the archive is not followed any more: {error}");
-            return Some(Fault { what, advice: BEHIND });
+            return Some(Fault { what, advice });
         }
         if status.lag_seconds >= limit {
             let behind = format!("the archive is {} behind", duration(status.lag_seconds as u64));
@@ -144,7 +165,11 @@ impl PoolArchive {
                 Some(why) => format!("{behind}: {why}"),
                 None => behind,
             };
-            return Some(Fault { what, advice: BEHIND });
+            return Some(Fault { what, advice });
+        }
+        if self.acknowledge == Acknowledge::Archived && !status.writes_wait {
+            let what = "writes do not wait for the archive yet".to_owned();
+            return Some(Fault { what, advice: NOT_YET });
         }
         let why = status.delete_failing.filter(|_| status.delete_failing_seconds >= limit)?;
         let what = format!("expired objects of the archive cannot be deleted: {why}");

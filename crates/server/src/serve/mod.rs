@@ -252,7 +252,7 @@ async fn serve(
     let (stop_admin, admin_stopped) = watch::channel(false);
     let admin_ended = start(&env, admin_port, admin, admin_stopped, Duration::from_secs(1));
 
-    let archive_plan = ArchivePlan::new(config, &env)?;
+    let archive_plan = ArchivePlan::new(config, data, &env).await?;
     let engine = match &secrets {
         None => {
             Engine::refuse_pool(config, data)?;

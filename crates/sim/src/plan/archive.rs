@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_archive::ArchiveOptions;
+use steadfast_archive::{ArchiveOptions, Promise};
 use steadfast_flow::Env;
 use steadfast_net::{Fate, Fates, RemoteCall, RemoteError};
 
@@ -45,7 +45,18 @@ impl ArchivePlan {
         let (bad_per_mille, slow_us) = (*rng.pick(&[0, 50, 300]), *rng.pick(&[50, 2_000, 40_000]));
         // Without a draw of its own, which would change what other seeds do.
         let standby = options.uploads_max.is_multiple_of(2);
-        Self { options, bad_per_mille, slow_us, away: rng.one_in(3), standby }
+        let promises = options.uploads_max > 2;
+        let mut plan = Self { options, bad_per_mille, slow_us, away: rng.one_in(3), standby };
+        if promises {
+            plan.promise();
+        }
+        plan
+    }
+
+    /// Each write is answered when the archive has it. A start waits for the store, however long it
+    /// is away.
+    pub(crate) fn promise(&mut self) {
+        (self.options.promise, self.options.claim_wait) = (Promise::Archived, Duration::from_secs(3600));
     }
 
     /// What happens to the requests of a life.

@@ -83,6 +83,7 @@ impl Chunking {
                     let written = taken - data.len() as u64;
                     let left = expected.and_then(|all| all.checked_sub(written)).unwrap_or(u64::MAX);
                     let capacity = log.chunk_bytes(left.max(data.len() as u64), self.target);
+                    writes.hang.unless_hanging(log.hold().unpressed()).await?;
                     let room = writes.reserve(capacity as u64, Priority::Write).await?;
                     let lap = stages::enter(Stage::Reserve);
                     let chunk = writes.wanted.wait(log.chunk(capacity)).await.map_err(busy)?;

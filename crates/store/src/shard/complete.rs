@@ -125,7 +125,7 @@ impl<'a> Completion<'a> {
         applied.wait_settled(&upload_key).await?;
         // Reserved before the manifests are locked: compaction may be what frees the space.
         let room = writes.reserve(room_bytes, Priority::Write).await?;
-        let shared = applied.manifests.read().await;
+        let shared = writes.hang.unless_hanging(applied.manifests.read()).await?;
         let Some(value) = applied.lookup(&upload_key)? else {
             drop(shared);
             return self.completed_before().await.map(Attempt::Done);

@@ -1,4 +1,5 @@
-//! A hanging disk: no request waits longer than its timeout, and no new change is accepted.
+//! A hanging disk: no request waits longer than its timeout, and no new change is accepted. The
+//! same if an archive that must have each change does not answer.
 //!
 //! Submitted changes are not withdrawn: the disk commits them when it answers again, whether or not
 //! the caller still waits.
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use steadfast_disk::Disk;
 use steadfast_flow::Env;
+use steadfast_log::Log;
 use tokio::sync::watch;
 
 use crate::StoreError;
@@ -19,7 +21,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Whether the disk hangs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hang {
-    /// A write or flush has been unanswered for as long as a write may wait.
+    /// A write or flush has been unanswered, or a change was held back, for as long as a write may
+    /// wait.
     writes: bool,
     /// A read, write or flush has been unanswered: waiting callers check their timeouts.
     any: bool,
@@ -40,7 +43,7 @@ impl HangWatch {
     }
 
     /// Checks the disk until the store closes.
-    pub(crate) async fn run(self: Arc<Self>, disk: Arc<dyn Disk>, mut closing: watch::Receiver<bool>) {
+    pub(crate) async fn run(self: Arc<Self>, disk: Arc<dyn Disk>, log: Log, mut closing: watch::Receiver<bool>) {
         let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX).max(1);
         loop {
             tokio::select! {
@@ -49,7 +52,9 @@ impl HangWatch {
                 () = self.env.sleep(EVERY) => {}
             }
             let stats = disk.stats();
-            let writes = stats.oldest_write_ms >= limit_ms;
+            let held = log.hold().waiting_since().map(|since| self.env.now().saturating_sub(since));
+            let is_held = held.is_some_and(|held| held >= self.limit.max(EVERY));
+            let writes = stats.oldest_write_ms >= limit_ms || is_held;
             let now = Hang { writes, any: writes || stats.oldest_read_ms >= limit_ms };
             // While the disk hangs, each check wakes the waiting callers, so that they check their
             // timeouts.

@@ -208,7 +208,7 @@ impl Shard {
     /// Starts the tasks that run until the shard closes.
     fn start_tasks(&self, disk: Arc<dyn Disk>) {
         let (applied, checkpoints, log, closing) = (&self.applied, &self.checkpoints, &self.log, &self.closing);
-        let watch = self.writes.hang.clone().run(disk, closing.subscribe());
+        let watch = self.writes.hang.clone().run(disk, log.clone(), closing.subscribe());
         applied.env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
         let heal = heal::watch(applied.clone(), checkpoints.clone(), log.clone(), closing.subscribe());
         applied.env.spawn("store-index-heal", log.guarded("store-index-heal", heal));

@@ -173,6 +173,10 @@ impl Store {
     /// # Errors
     /// Those of the log. An index that cannot be persisted is only logged: it is rebuilt.
     pub async fn close(&self) -> Result<(), StoreError> {
+        // Moves may wait for records that are held back.
+        for (_, shard) in self.topology().open() {
+            shard.log().hold().end();
+        }
         self.0.moves.stop().await;
         let topology = self.topology();
         let closed = join_all(topology.open().map(|(_, shard)| shard.close())).await;

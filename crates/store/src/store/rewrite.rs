@@ -67,7 +67,7 @@ impl Rewrite {
         // Reserved before the manifests are locked: compaction may be what frees the space.
         let rough = (64 << 10) + 4096 + event_bytes_max(&applied.options, bucket, key.len());
         let room = writes.reserve(size + rough, Priority::Write).await?;
-        let shared = applied.manifests.read().await;
+        let shared = writes.hang.unless_hanging(applied.manifests.read()).await?;
         let Some(mut found) = applied.find_object(&index_key)? else { return Err(StoreError::NoSuchKey) };
         if u64::from(found.location.body_len) > size {
             return Ok(None);

@@ -260,7 +260,7 @@ impl ObjectWriter {
         // No chunk is moved from here until the record is submitted.
         let shared = match (self.body.owner(), &mut chunks) {
             (Some(id), Some(chunks)) => {
-                let shared = applied.manifests.read().await;
+                let shared = writes.hang.unless_hanging(applied.manifests.read()).await?;
                 if applied.owners.follow(&id, chunks) {
                     head = self.head(&mut meta, &mut body, Some(chunks), &parts);
                 }
