@@ -128,17 +128,21 @@ def test_a_standby_follows_and_is_promoted(make_server, store):  # noqa: F811
     assert not any((standby.data / name).exists() for name in ("standby", "standby.head", "restoring"))
 
 
+def under_load(make_server, servers, number, tmp_path):
+    """The last server with clients that write, and a standby of it."""
+    standby = start(standby_of(make_server, servers[0], f"standby{number}", tmp_path))
+    writers = [Writer(servers[-1], f"{number}.{n}") for n in range(3)]
+    [writer.start() for writer in writers]
+    return servers[-1], standby, writers
+
+
 @pytest.mark.timeout(1800)
 def test_what_was_archived_survives_a_promotion_under_load(make_server, store, tmp_path, request):  # noqa: F811
     servers = [live_server(make_server, tmp_path, name="owner", settings=archive_settings(store), **POOL)]
     servers[0].s3().create_bucket(Bucket=BUCKET)
     publisher = Publisher()
     for number in range(request.config.getoption("--rounds")):
-        owner = servers[-1]
-        standby = standby_of(make_server, servers[0], f"standby{number}", tmp_path)
-        start(standby)
-        writers = [Writer(owner, f"{number}.{n}") for n in range(3)]
-        [writer.start() for writer in writers]
+        owner, standby, writers = under_load(make_server, servers, number, tmp_path)
         early_ms = publisher.publish(owner)
         wait.until(lambda: (progress(standby).get("copied_ms") or 0) > early_ms, 60, "the standby follows")
         archived_ms = progress(standby)["copied_ms"]
@@ -178,11 +182,7 @@ def test_nothing_answered_is_lost_where_writes_wait_for_the_archive(make_server,
     writes_wait(servers[0])
     sent, position = 0, None
     for number in range(request.config.getoption("--rounds")):
-        owner = servers[-1]
-        standby = standby_of(make_server, servers[0], f"standby{number}", tmp_path)
-        start(standby)
-        writers = [Writer(owner, f"{number}.{n}") for n in range(3)]
-        [writer.start() for writer in writers]
+        owner, standby, writers = under_load(make_server, servers, number, tmp_path)
         for _ in range(30):
             position = api(owner, "publish", channel="news", data=sent)["result"]
             sent += 1
