@@ -88,7 +88,8 @@ def make_server(tmp_path):
     for disk in filter(None, disks):
         disk.clear()
         disk.command(power_on=None)
-    for server in servers:
+    # Those that use others were made later: a stop waits for the store of an archive.
+    for server in reversed(servers):
         server.close()
         shutil.rmtree(server.data, ignore_errors=True)
 

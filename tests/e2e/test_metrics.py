@@ -14,6 +14,7 @@ from harness.nbd import BlockServer
 from harness.raw import Raw
 from harness.server import ROOT, free_port
 from harness.session import connecting
+from test_archive import archive_settings, store  # noqa: F401
 from test_live_proxies import BackEnd
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -46,7 +47,7 @@ def keys(value, path=""):
 
 def follower(make_server, owner, archive):
     """A standby of a pool of two disks that has a copy."""
-    standby = make_server("standby", start=False, settings={"archive.to": archive, "data.disks": "d0,d1"})
+    standby = make_server("standby", start=False, settings={**archive, "data.disks": "d0,d1"})
     standby.args, standby.admin_listen = ["--standby"], f"{standby.address}:{free_port()}"
     standby.admin_port = int(standby.admin_listen.rpartition(":")[2])
     standby.data.mkdir(mode=0o700)
@@ -61,7 +62,8 @@ def follower(make_server, owner, archive):
     return standby
 
 
-def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, origin, tmp_path):
+def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, store, origin, tmp_path):  # noqa: F811
+    archive = {**archive_settings(store), "archive.lease": "10 s"}
     back_end = BackEnd()
     back_end.answers["/hook"] = {}
     config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc")}, "without_namespace": {"proxy_enabled": True}}}
@@ -75,8 +77,7 @@ def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, o
             "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}",
             "edge.buckets": origin.setting(), "cluster.name": "a", "cluster.homes": "a", "cluster.secret": "0123456789abcdef",
             "cluster.nodes": f"a=127.0.0.1:{free_port()},b=127.0.0.1:1", "live.listen": "127.0.0.1:0",
-            "archive.to": f"file://{tmp_path}/backup"})
-        (tmp_path / "backup").mkdir()
+            **archive})
         server.args += ["--config", str(file)]
         server.start()
         server.s3().create_bucket(Bucket="measured")
@@ -85,7 +86,7 @@ def test_the_names_of_metrics_and_status_keys_are_the_listed_ones(make_server, o
         assert added.returncode == 0, added.stderr
         types = re.findall(r"^# TYPE (\S+) (\S+)$", server.admin("/metrics")[1], re.M)
         status = keys(json.loads(server.admin("/status")[1]))
-        standby = follower(make_server, server, f"file://{tmp_path}/backup")
+        standby = follower(make_server, server, archive)
         of_standby = re.findall(r"^# TYPE (steadfast_standby\S+) (\S+)$", standby.admin("/metrics")[1], re.M)
         assert of_standby
         types += of_standby

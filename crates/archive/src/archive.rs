@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
-use steadfast_flow::{Env, has_fault};
+use steadfast_flow::{Env, Lease, has_fault};
 use steadfast_log::Lsn;
 use steadfast_net::RemoteStore;
 use steadfast_store::MoveGate;
@@ -18,6 +18,7 @@ use crate::error::ArchiveError;
 use crate::following::{Following, Members};
 use crate::head::{Head, Promise};
 use crate::head_writer::KnownHeadObject;
+use crate::lease_keeper::LeaseKeeper;
 use crate::name::DiskId;
 use crate::named_objects::NamedObjects;
 use crate::options::{ArchiveOptions, ArchiveSabotage};
@@ -55,6 +56,8 @@ pub struct ArchiveStatus {
     /// Whether writes are answered only when the archive has them. This begins when it has a
     /// complete copy.
     pub writes_wait: bool,
+    /// Time in seconds for which this process may answer its clients; `None`: it needs no lease.
+    pub lease_seconds: Option<f64>,
     /// Tenure of this process; 0 before the archive is claimed.
     pub tenure: u64,
     /// Version of the head.
@@ -92,6 +95,7 @@ struct Shared {
     following: Arc<Following>,
     progress: Arc<Progress>,
     stop: watch::Sender<Stopping>,
+    lease: Lease,
     env: Env,
 }
 
@@ -113,6 +117,8 @@ pub struct ArchiveParts {
     pub keeper: Arc<dyn StateKeeper>,
     /// The disks of the pool.
     pub members: Arc<dyn Members>,
+    /// Until when clients may be answered. It ends when the archive starts, if there is one.
+    pub lease: Lease,
 }
 
 /// A claim that is made while the server serves.
@@ -129,7 +135,10 @@ impl Archive {
     /// # Errors
     /// Why the pool must not serve.
     pub async fn start(parts: ArchiveParts, options: ArchiveOptions, env: &Env) -> Result<Self, ArchiveError> {
-        let ArchiveParts { store, keeper, members } = parts;
+        let ArchiveParts { store, keeper, members, lease } = parts;
+        if options.lease.is_some() {
+            lease.end();
+        }
         let state = OwnState::load(keeper, env).await?;
         let attempts = Attempts::new(store.clone(), env);
         let archive = Self(Arc::new(Shared {
@@ -138,9 +147,10 @@ impl Archive {
             following: Arc::new(Following::new(members, options.sabotage, env)),
             progress: Arc::new(Progress::new()),
             stop: watch::Sender::new(Stopping::No),
+            lease,
             env: env.clone(),
         }));
-        let early = may_start_early(&state, &store);
+        let early = may_start_early(&state, &store, options.lease);
         let (wait, interval, sabotage) = (options.claim_wait, options.interval, options.sabotage);
         let claiming = Claiming { archive: archive.clone(), state, options };
         let (claimed, known) = oneshot::channel();
@@ -207,6 +217,7 @@ impl Archive {
             failing: failing.map(|(_, why)| why),
             error: now.error,
             writes_wait: now.promise == Promise::Archived,
+            lease_seconds: self.0.lease.left().map(|left| left.as_secs_f64()),
             tenure: now.tenure,
             version: now.version,
             cuts: now.cuts,
@@ -289,12 +300,12 @@ impl Claiming {
             }
             claimed = self.claim() => claimed,
         };
-        let claimed = match claimed {
-            Ok(claimed) if self.options.promise == Promise::Archived => self.state.promising().await.map(|()| claimed),
-            claimed => claimed,
+        let begun = match claimed {
+            Ok(claimed) => self.begin(&claimed.head.head).await.map(|lease| (claimed, lease)),
+            Err(e) => Err(e),
         };
-        let ended = match claimed {
-            Ok(claimed) => {
+        let ended = match begun {
+            Ok((claimed, lease)) => {
                 let (attempts, following) = (shared.attempts.clone(), shared.following.clone());
                 let options = self.options.clone();
                 let Head { tenure, promise, .. } = claimed.head.head;
@@ -311,9 +322,14 @@ impl Claiming {
                         never = cleaner.run(named) => match never {},
                     }
                 });
-                match shipper.run(shared.stop.subscribe(), archived).await {
-                    Ok(shipper) => self.hand_over(shipper).await,
-                    Err(e) => Err(e),
+                let lost = self.keep(lease);
+                tokio::select! {
+                    biased;
+                    Ok(error) = lost => Err(error),
+                    shipped = shipper.run(shared.stop.subscribe(), archived) => match shipped {
+                        Ok(shipper) => self.hand_over(shipper).await,
+                        Err(e) => Err(e),
+                    }
                 }
             }
             Err(e) => {
@@ -335,6 +351,46 @@ impl Claiming {
             Err(error) => self.end(error).await,
         }
         shared.progress.stop();
+    }
+
+    /// Keeps the promise and the lease of the options, from the claim on that wrote this head.
+    async fn begin(&mut self, head: &Head) -> Result<Option<LeaseKeeper>, ArchiveError> {
+        if self.options.promise == Promise::Archived {
+            self.state.promising().await?;
+        }
+        if self.options.lease.is_some() {
+            self.state.leasing(true).await?;
+        }
+        let (attempts, lease) = (self.archive.0.attempts.apart(), self.archive.0.lease.clone());
+        let leased = self.state.known().is_some_and(|known| known.leased);
+        let keeper = LeaseKeeper::begin(attempts, lease, head, &self.options, leased).await?;
+        self.state.leasing(keeper.is_some()).await?;
+        Ok(keeper)
+    }
+
+    /// Keeps a lease as long as this process follows. The receiver gets why it was lost.
+    fn keep(&self, lease: Option<LeaseKeeper>) -> oneshot::Receiver<ArchiveError> {
+        let (lost, why) = oneshot::channel();
+        if let Some(lease) = lease {
+            let progress = self.archive.0.progress.clone();
+            self.archive.0.env.spawn_critical("archive lease", async move {
+                tokio::select! {
+                    biased;
+                    () = progress.stopped() => {}
+                    error = lease.keep() => {
+                        let error = match error {
+                            ArchiveError::Superseded { machine, tenure, .. } => {
+                                ArchiveError::Superseded { machine, tenure, kept: progress.archived_lsns() }
+                            }
+                            error => error,
+                        };
+                        // It may have ended by itself.
+                        let _ = lost.send(error);
+                    }
+                }
+            });
+        }
+        why
     }
 
     /// Hands the archive over, if that is wanted and it has everything.

@@ -1,6 +1,7 @@
 //! Makes this process the owner of an archive.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use steadfast_flow::has_fault;
 use steadfast_net::{RemoteError, RemoteStore};
@@ -127,13 +128,22 @@ impl Claim<'_> {
     }
 }
 
-/// Whether a start may serve before the archive is claimed, by what the pool knows of the head.
+/// Whether a start may serve before the archive is claimed, by what the pool knows of the head. It
+/// may not if it is to serve under a lease.
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn may_start_early(state: &OwnState, store: &Arc<dyn RemoteStore>) -> Result<(), String> {
+pub(crate) fn may_start_early(
+    state: &OwnState,
+    store: &Arc<dyn RemoteStore>,
+    lease: Option<Duration>,
+) -> Result<(), String> {
     match state.known() {
-        Some(KnownHead { promise: Promise::Local, closed: false, superseded: false, .. }) => Ok(()),
+        Some(KnownHead { promise: Promise::Local, closed: false, superseded: false, leased: false, .. })
+            if lease.is_none() =>
+        {
+            Ok(())
+        }
         Some(_) => Err(format!(
             "the archive {} cannot be reached, and the pool may have another owner by now",
             store.describe()

@@ -29,6 +29,7 @@ pub(crate) enum DocumentKind {
     Segment,
     Base,
     Dropped,
+    Alive,
 }
 
 impl DocumentKind {
@@ -38,6 +39,7 @@ impl DocumentKind {
             Self::Segment => *b"SFASEGM\n",
             Self::Base => *b"SFABASE\n",
             Self::Dropped => *b"SFADROP\n",
+            Self::Alive => *b"SFALIVE\n",
         }
     }
 
@@ -47,6 +49,7 @@ impl DocumentKind {
             Self::Segment => "segment",
             Self::Base => "base",
             Self::Dropped => "list of dropped objects",
+            Self::Alive => "heartbeat",
         }
     }
 }

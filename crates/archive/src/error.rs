@@ -38,6 +38,12 @@ pub enum ArchiveError {
         /// How long ago it wrote, in seconds.
         age_s: u64,
     },
+    /// Another process ended the lease of this one, and did not take the archive over.
+    #[error(
+        "another machine began to take the archive {0} over, and has not done so: this server ends, and continues when it \
+         is started again"
+    )]
+    Marked(String),
     /// Nothing is known of what only this pool has.
     #[error("{0}")]
     NotAside(String),

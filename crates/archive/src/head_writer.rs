@@ -22,6 +22,12 @@ pub(crate) struct KnownHeadObject {
     tag: EntityTag,
 }
 
+/// The tenure of a head, for the simulator.
+#[doc(hidden)]
+pub fn tenure_of_head(body: &Bytes) -> Option<u64> {
+    decode::<Head>(DocumentKind::Head, body).ok().map(|(head, _)| head.tenure)
+}
+
 /// How a replacement ended.
 pub(crate) enum Replaced {
     /// The head is the new one.

@@ -7,6 +7,7 @@
 //! - `following` looks at the logs; a cut is what it found.
 //! - `shipper` ships one cut after the other, with `transfer`, `gather` and `head_writer`.
 //! - `claim` makes this process the owner, and `own_state` remembers that.
+//! - `lease_keeper` keeps the lease of an owner in the object `alive`; `lease_watch` watches it.
 //! - `periods` are the states that can be restored; `dropped` is what no later one names, and
 //!   `cleaner` deletes it in the end.
 //! - `image` is the state of a pool that `changes` describe, and `load` reads it.
@@ -17,6 +18,7 @@
 //! - `archived_pool` is one state of a pool. `disk_writer` makes a disk of it. `image_pool` has
 //!   disks that are read only: each `image_disk` reads from the archive what a reader of it needs.
 
+mod alive;
 mod archive;
 mod archived_pool;
 mod aside;
@@ -40,6 +42,8 @@ mod image;
 mod image_disk;
 mod image_pool;
 mod inline;
+mod lease_keeper;
+mod lease_watch;
 mod load;
 mod name;
 mod named_objects;
@@ -66,6 +70,8 @@ pub use disk_writer::{RestoreError, RestorePlace};
 pub use error::ArchiveError;
 pub use following::{Members, PoolMember};
 pub use head::Promise;
+#[doc(hidden)]
+pub use head_writer::tenure_of_head;
 pub use history::ArchivePoint;
 pub use image_disk::ImageDisk;
 pub use image_pool::ImagePool;

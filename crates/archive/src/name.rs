@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 /// Says what the archive is. Created once.
 pub(crate) const ARCHIVE: &str = "archive";
 
-/// The only object that is ever replaced. What it does not name does not count.
+/// The only object that is ever replaced, but for [`ALIVE`]. What it does not name does not count.
 pub(crate) const HEAD: &str = "head";
+
+/// The heartbeat of an owner that answers under a lease. It is replaced too.
+pub(crate) const ALIVE: &str = "alive";
 
 /// A disk of the pool, by the identity of its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

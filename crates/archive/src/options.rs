@@ -15,6 +15,9 @@ pub struct ArchiveOptions {
     pub uploads_max: usize,
     /// Time that a start waits for the store before it serves without a claim.
     pub claim_wait: Duration,
+    /// Length of the lease under which this process answers its clients, of at least 2 s; `None`:
+    /// it answers without one, and no standby takes the archive over by itself.
+    pub lease: Option<Duration>,
     /// The machine, for operators.
     pub machine: String,
     /// The identity of the pool, for operators.
@@ -74,6 +77,10 @@ pub enum ArchiveSabotage {
     AnyHeldUse,
     /// A standby keeps the head before its disks hold the state.
     HeadKeptFirst,
+    /// A lease begins when a heartbeat is answered, not when it is sent.
+    LeaseFromAnswer,
+    /// A standby does not mark the lease before it takes the archive over.
+    UnmarkedTakeOver,
 }
 
 impl Default for ArchiveOptions {
@@ -83,6 +90,7 @@ impl Default for ArchiveOptions {
             interval: Duration::from_secs(1),
             uploads_max: 4,
             claim_wait: Duration::from_secs(10),
+            lease: None,
             machine: String::new(),
             pool: String::new(),
             inline_bytes_max: 64 << 10,

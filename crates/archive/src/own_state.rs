@@ -41,6 +41,9 @@ pub struct KnownHead {
     pub closed: bool,
     /// Whether another process is known to own the archive since.
     pub superseded: bool,
+    /// Whether a standby may take the archive over by itself.
+    #[serde(default)]
+    pub leased: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -140,9 +143,30 @@ impl OwnState {
 
     /// The claim that wrote this head is known to have happened.
     pub(crate) async fn claimed(&mut self, head: &Head) -> Result<(), ArchiveError> {
+        let leased = self.numbers.known.is_some_and(|known| known.leased);
+        self.owns(head, leased).await
+    }
+
+    /// As [`OwnState::claimed`], from another pool. That may have answered under a lease.
+    pub(crate) async fn taken_over(&mut self, head: &Head) -> Result<(), ArchiveError> {
+        self.owns(head, true).await
+    }
+
+    async fn owns(&mut self, head: &Head, leased: bool) -> Result<(), ArchiveError> {
         let Head { tenure, promise, closed, owner, .. } = *head;
         (self.numbers.owners, self.numbers.former) = (vec![hex::encode(owner.0)], Vec::new());
-        self.numbers.known = Some(KnownHead { tenure, promise, closed, superseded: false });
+        self.numbers.known = Some(KnownHead { tenure, promise, closed, superseded: false, leased });
+        self.save().await
+    }
+
+    /// Whether a standby may take the archive over by itself from now on. Then a start needs the
+    /// store.
+    pub(crate) async fn leasing(&mut self, leased: bool) -> Result<(), ArchiveError> {
+        let known = self.numbers.known.as_mut().expect("the archive was claimed");
+        if known.leased == leased {
+            return Ok(());
+        }
+        known.leased = leased;
         self.save().await
     }
 

@@ -15,6 +15,7 @@ use crate::error::ArchiveError;
 use crate::head::{FormerOwner, Head, NamedCut, Promise};
 use crate::head_writer::{KnownHeadObject, Replaced};
 use crate::history::{ArchivePoint, History};
+use crate::lease_watch::{LeaseState, LeaseWatch};
 use crate::own_state::{OwnState, StateKeeper};
 use crate::place::{About, AttemptError, Place};
 use crate::transfer_progress::TransferProgress;
@@ -25,20 +26,60 @@ const ALIVE_MS: u64 = 30_000;
 /// Time between two looks at a head: its owner is alive if it has changed.
 const IDLE_LOOK: Duration = Duration::from_secs(2);
 
+/// Time between two looks at a lease that a take-over waits for.
+const LEASE_LOOK: Duration = Duration::from_millis(250);
+
 /// From which owner an archive may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeOver {
     /// From this pool itself.
     Own,
-    /// Also from another that has not written for half a minute.
+    /// Also from another that has not written for half a minute, or whose lease has ended.
     Idle,
     /// From any. One that lives ends as soon as it learns of it.
     Any,
 }
 
+/// An owner that was looked at, from which the archive may be taken. Not from a later one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JudgedOwner {
+    tenure: u64,
+    /// It has handed the archive over.
+    closed: bool,
+    /// It cannot renew its lease any more.
+    marked: bool,
+}
+
+impl JudgedOwner {
+    pub(crate) fn new(head: &Head) -> Self {
+        Self { tenure: head.tenure, closed: head.closed, marked: false }
+    }
+
+    /// The same, whose lease is marked.
+    pub(crate) fn marked(self) -> Self {
+        Self { marked: true, ..self }
+    }
+
+    /// Whether a head is still that of the owner.
+    fn is_of(self, head: &Head) -> bool {
+        head.tenure == self.tenure && (head.closed || !self.closed)
+    }
+}
+
 impl TakeOver {
-    fn check(self, attempts: &Attempts, state: &OwnState, about: &About, head: &Head) -> Result<(), ArchiveError> {
-        if self == Self::Any || state.drew(head.owner) || (self == Self::Idle && head.closed) {
+    fn check(
+        self,
+        attempts: &Attempts,
+        state: &OwnState,
+        about: &About,
+        head: &Head,
+        judged: Option<JudgedOwner>,
+    ) -> Result<(), ArchiveError> {
+        if judged.is_some_and(|judged| !judged.is_of(head)) {
+            return Err(ArchiveError::InUse { machine: head.machine.clone(), age_s: 0 });
+        }
+        let has_ended = judged.is_some_and(|judged| judged.closed || judged.marked);
+        if self == Self::Any || state.drew(head.owner) || has_ended {
             return Ok(());
         }
         let (machine, tenure) = (head.machine.clone(), head.tenure);
@@ -221,16 +262,96 @@ impl ArchiveReader {
         machine: &str,
         from: TakeOver,
     ) -> Result<(KnownHeadObject, bool), ArchiveError> {
-        let mut pause = Pause::new();
-        if from == TakeOver::Idle {
-            let (_, head) = self.head().await?;
-            if !state.drew(head.head.owner) && !head.head.closed {
-                self.is_idle(&head.head).await?;
-            }
+        if from == TakeOver::Own {
+            return self.claim_from(state, machine, from, None).await;
         }
         loop {
+            let judged = self.end_of_owner(state, machine, from).await?;
+            match self.claim_from(state, machine, from, judged).await {
+                // Another owner: it has a lease of its own.
+                Err(ArchiveError::InUse { .. }) if from == TakeOver::Any => {}
+                claimed => return claimed,
+            }
+        }
+    }
+
+    /// Waits until the owner cannot answer its clients any more, if it keeps a lease. The lease is
+    /// marked then. `None`: this pool is the owner.
+    ///
+    /// # Errors
+    /// [`ArchiveError::InUse`] when the owner lives, unless the archive may be taken from any.
+    async fn end_of_owner(
+        &self,
+        state: &OwnState,
+        machine: &str,
+        from: TakeOver,
+    ) -> Result<Option<JudgedOwner>, ArchiveError> {
+        let (_, head) = self.head().await?;
+        let judged = JudgedOwner::new(&head.head);
+        if state.drew(head.head.owner) {
+            return Ok(None);
+        }
+        if judged.closed {
+            return Ok(Some(judged));
+        }
+        let (mut watch, mut pause) = (LeaseWatch::default(), Pause::new());
+        loop {
+            match (watch.look(&self.attempts).await, from) {
+                (Err(AttemptError::Failed), _) => self.attempts.wait(&mut pause).await?,
+                (Err(AttemptError::Final(e)), _) => return Err(e),
+                (Ok(LeaseState::None), TakeOver::Idle) => {
+                    self.is_idle(&head.head).await?;
+                    return Ok(Some(judged));
+                }
+                (Ok(LeaseState::None), _) => return Ok(Some(judged)),
+                (Ok(LeaseState::Holds(_)), TakeOver::Idle) if watch.is_renewed() => {
+                    return Err(ArchiveError::InUse { machine: head.head.machine, age_s: 0 });
+                }
+                (Ok(LeaseState::Holds(_)), TakeOver::Idle) => self.attempts.env().sleep(LEASE_LOOK).await,
+                // The owner of a lease that holds learns of the mark with its next heartbeat.
+                (Ok(LeaseState::Ended | LeaseState::Holds(_)), _) => {
+                    let marked = self.mark(&mut watch, state, machine).await?;
+                    if marked.is_some() {
+                        return Ok(marked);
+                    }
+                    self.attempts.wait(&mut pause).await?;
+                }
+            }
+        }
+    }
+
+    /// Marks a lease that was looked at. `None`: the owner has renewed it, or that is not clear.
+    ///
+    /// # Errors
+    /// Why it cannot be marked.
+    pub(crate) async fn mark(
+        &self,
+        watch: &mut LeaseWatch,
+        state: &OwnState,
+        machine: &str,
+    ) -> Result<Option<JudgedOwner>, ArchiveError> {
+        let (_, head) = self.head().await?;
+        let judged = JudgedOwner::new(&head.head);
+        // Any drawn number does: a mark is not a claim.
+        let is_marked = watch.mark(&self.attempts, judged.tenure, machine, state.draw_unsaved()).await?;
+        Ok(is_marked.then(|| judged.marked()))
+    }
+
+    /// As [`ArchiveReader::claim`], when it is known that the owner does not answer any more.
+    ///
+    /// # Errors
+    /// Why it cannot be read or taken.
+    pub(crate) async fn claim_from(
+        &self,
+        state: &mut OwnState,
+        machine: &str,
+        from: TakeOver,
+        judged: Option<JudgedOwner>,
+    ) -> Result<(KnownHeadObject, bool), ArchiveError> {
+        let mut pause = Pause::new();
+        loop {
             let (about, head) = self.head().await?;
-            from.check(&self.attempts, state, &about, &head.head)?;
+            from.check(&self.attempts, state, &about, &head.head, judged)?;
             self.cut_of(&head)?;
             let complete = head.head.closed || head.head.promise == Promise::Archived;
             let owner = state.draw(&about.id).await?;
@@ -240,8 +361,12 @@ impl ArchiveReader {
                 false => head.head.taken_over(owner, machine, now_ms),
             };
             match head.take(&self.attempts, next).await? {
-                Replaced::Done(head) => {
+                Replaced::Done(head) if is_own => {
                     state.claimed(&head.head).await?;
+                    return Ok((head, complete));
+                }
+                Replaced::Done(head) => {
+                    state.taken_over(&head.head).await?;
                     return Ok((head, complete));
                 }
                 // Its owner has written meanwhile.

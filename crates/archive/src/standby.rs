@@ -20,13 +20,18 @@ use crate::head_writer::KnownHeadObject;
 use crate::held_uses::HeldUses;
 use crate::image::Image;
 use crate::inline::Inline;
+use crate::lease_watch::{LeaseState, LeaseWatch};
 use crate::name::{DiskId, HEAD};
 use crate::options::ArchiveSabotage;
 use crate::own_state::{OwnState, StateKeeper};
 use crate::part_reader::PartReader;
-use crate::reader::{ArchiveReader, TakeOver};
+use crate::place::AttemptError;
+use crate::reader::{ArchiveReader, JudgedOwner, TakeOver};
 use crate::standby_disks::{StandbyDisk, StandbyDisks};
 use crate::standby_progress::StandbyProgress;
+
+/// The longest time between two looks at a lease.
+const LEASE_LOOK: Duration = Duration::from_secs(1);
 
 /// What a standby needs of its surroundings.
 pub struct StandbyParts {
@@ -40,6 +45,8 @@ pub struct StandbyParts {
     pub id: [u8; 16],
     /// The disks, one for each disk of the archived pool.
     pub disks: BTreeMap<DiskId, StandbyDisk>,
+    /// Whether it is to take the archive over when the lease of the owner has ended.
+    pub takes_over: bool,
     /// A deliberate bug, to test the simulator.
     #[doc(hidden)]
     pub sabotage: ArchiveSabotage,
@@ -52,6 +59,8 @@ pub enum FollowEnd {
     Stopped,
     /// The archive is owned by this machine: an earlier promotion has claimed it.
     Owned,
+    /// The lease of the owner has ended.
+    LeaseEnded,
 }
 
 /// A standby: its disks follow an archive.
@@ -63,6 +72,8 @@ pub struct Standby {
     disks: StandbyDisks,
     /// Version of the head whose state the disks hold; 0: of none.
     version: u64,
+    /// The lease of the owner, if it is watched.
+    lease: Option<LeaseWatch>,
     progress: StandbyProgress,
     sabotage: ArchiveSabotage,
 }
@@ -73,7 +84,7 @@ impl Standby {
     /// # Errors
     /// Those of the disks, and of what is kept beside them.
     pub async fn open(parts: StandbyParts, env: &Env) -> Result<Self, RestoreError> {
-        let StandbyParts { store, owner, held: keeper, id, disks, sabotage } = parts;
+        let StandbyParts { store, owner, held: keeper, id, disks, takes_over, sabotage } = parts;
         let attempts = Attempts::new(store, env);
         let owner = OwnState::load(owner, env).await?;
         let (mut image, mut version, mut held) = (FollowedImage::default(), 0, None);
@@ -95,7 +106,8 @@ impl Standby {
         }
         let disks = StandbyDisks::open(disks, id, held, sabotage, env).await?;
         let progress = StandbyProgress::new(&attempts);
-        Ok(Self { attempts, owner, keeper, image, disks, version, progress, sabotage })
+        let lease = takes_over.then(LeaseWatch::default);
+        Ok(Self { attempts, owner, keeper, image, disks, version, lease, progress, sabotage })
     }
 
     /// The last head whose state the disks are known to hold.
@@ -145,12 +157,34 @@ impl Standby {
                 // The status has it.
                 Err(_) => {}
             }
+            let mut next = interval;
+            match self.look_at_lease().await {
+                LeaseState::Ended => return Ok(FollowEnd::LeaseEnded),
+                LeaseState::Holds(left) => next = next.min(LEASE_LOOK).min(left),
+                LeaseState::None => {}
+            }
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Ok(FollowEnd::Stopped),
-                () = env.sleep(interval) => {}
+                () = env.sleep(next) => {}
             }
         }
+    }
+
+    /// Looks at the lease of the owner, once the disks hold a state. A look that fails shows no
+    /// lease.
+    async fn look_at_lease(&mut self) -> LeaseState {
+        let Some(watch) = self.lease.as_mut().filter(|_| self.version > 0) else { return LeaseState::None };
+        let state = match watch.look(&self.attempts).await {
+            Ok(state) => state,
+            Err(AttemptError::Failed) => return LeaseState::None,
+            Err(AttemptError::Final(e)) => {
+                self.progress.failed(e.to_string());
+                LeaseState::None
+            }
+        };
+        self.progress.lease(state);
+        state
     }
 
     /// Copies what the disks lack of the state of a head.
@@ -207,6 +241,25 @@ impl Standby {
         self.promoted(&head, complete).await
     }
 
+    /// As [`Standby::promote`], when the lease of the owner has ended.
+    ///
+    /// # Errors
+    /// [`ArchiveError::InUse`] when the owner has renewed it; those of [`Standby::promote`].
+    pub async fn take_over(&mut self, reader: &ArchiveReader, machine: &str) -> Result<ArchivedPool, RestoreError> {
+        let mut watch = self.lease.replace(LeaseWatch::default()).expect("a lease is watched");
+        let (_, head) = reader.head().await?;
+        self.catch_up(&head).await?;
+        let judged = match has_fault(self.sabotage, ArchiveSabotage::UnmarkedTakeOver) {
+            true => Some(JudgedOwner::new(&head.head).marked()),
+            false => reader.mark(&mut watch, &self.owner, machine).await?,
+        };
+        let Some(judged) = judged else {
+            return Err(ArchiveError::InUse { machine: head.head.machine, age_s: 0 }.into());
+        };
+        let (head, complete) = reader.claim_from(&mut self.owner, machine, TakeOver::Idle, Some(judged)).await?;
+        self.promoted(&head, complete).await
+    }
+
     /// Continues a promotion that has claimed the archive and was interrupted.
     ///
     /// # Errors
@@ -218,7 +271,7 @@ impl Standby {
             let (machine, tenure) = (head.head.machine, head.head.tenure);
             return Err(ArchiveError::Superseded { machine, tenure, kept: "none yet".to_owned() }.into());
         }
-        self.owner.claimed(&head.head).await?;
+        self.owner.taken_over(&head.head).await?;
         self.promoted(&head, false).await
     }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::attempts::Attempts;
 use crate::head::Head;
+use crate::lease_watch::LeaseState;
 use crate::transfer_progress::TransferProgress;
 
 /// How far a standby is, for operators.
@@ -38,6 +39,9 @@ pub struct StandbyStatus {
     pub failing_seconds: f64,
     /// Why the newest state cannot be copied.
     pub error: Option<String>,
+    /// Time in seconds after which it takes the archive over by itself, unless the owner renews its
+    /// lease; `None`: it does not.
+    pub take_over_seconds: Option<f64>,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +53,7 @@ struct Reached {
     /// Beginning of the last look at which the disks had all.
     current: Duration,
     error: Option<String>,
+    take_over: Option<Duration>,
 }
 
 /// How far a standby is. Clones share it.
@@ -84,6 +89,15 @@ impl StandbyProgress {
         (known.current, known.error) = (looked, None);
     }
 
+    /// The lease of the owner was looked at.
+    pub(crate) fn lease(&self, lease: LeaseState) {
+        self.known.lock().take_over = match lease {
+            LeaseState::None => None,
+            LeaseState::Holds(left) => Some(left),
+            LeaseState::Ended => Some(Duration::ZERO),
+        };
+    }
+
     /// The newest state cannot be copied.
     pub(crate) fn failed(&self, why: String) {
         self.known.lock().error = Some(why);
@@ -105,6 +119,7 @@ impl StandbyProgress {
             failing_seconds: failing.as_ref().map_or(0.0, |(age, _)| age.as_secs_f64()),
             failing: failing.map(|(_, why)| why),
             error: known.error.clone(),
+            take_over_seconds: known.take_over.map(|left| left.as_secs_f64()),
         }
     }
 }

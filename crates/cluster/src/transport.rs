@@ -15,7 +15,7 @@ use http_body_util::{BodyStream, StreamBody};
 use hyper::body::Incoming;
 use hyper::client;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Env, Lease, LeasedIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -50,21 +50,27 @@ pub trait Transport: Send + Sync {
 pub struct HttpTransport {
     env: Env,
     tls: Option<PinnedTls>,
+    lease: Lease,
 }
 
 impl HttpTransport {
-    /// Connects from the runtime of `env`.
-    pub fn new(env: Env, tls: Option<PinnedTls>) -> Self {
-        Self { env, tls }
+    /// Connects from the runtime of `env`, while the lease holds.
+    pub fn new(env: Env, tls: Option<PinnedTls>, lease: Lease) -> Self {
+        Self { env, tls, lease }
     }
 }
 
 impl Transport for HttpTransport {
     fn open(&self, address: &str, frames: BoxStream<'static, Bytes>) -> BoxFuture<'static, Result<Wire, String>> {
         let (env, tls, address) = (self.env.clone(), self.tls.clone(), address.to_owned());
+        let lease = self.lease.clone();
         Box::pin(async move {
+            if !lease.holds() {
+                return Err("the lease of this server has ended".to_owned());
+            }
             let tcp = TcpStream::connect(&address).await.map_err(|e| format!("cannot connect to {address}: {e}"))?;
             tcp.set_nodelay(true).map_err(|e| e.to_string())?;
+            let tcp = LeasedIo::new(tcp, Some(lease));
             match tls {
                 None => request(tcp, &env, frames).await,
                 Some(tls) => request(tls.connect(tcp).await?, &env, frames).await,

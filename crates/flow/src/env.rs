@@ -22,6 +22,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Runtime: Send + Sync + 'static {
     /// Monotonic time since some fixed point of this process.
     fn now(&self) -> Duration;
+    /// As `now`, since some other point, and it also counts the time for which the machine was
+    /// suspended.
+    fn boot_time(&self) -> Duration {
+        self.now()
+    }
     /// Wall-clock time in milliseconds since the Unix epoch.
     fn wall_ms(&self) -> u64;
     /// Completes after `duration`.
@@ -88,6 +93,12 @@ impl Env {
     /// Monotonic time since some fixed point of this process.
     pub fn now(&self) -> Duration {
         self.0.now()
+    }
+
+    /// Monotonic time since some other point. It also counts the time for which the machine was
+    /// suspended.
+    pub fn boot_time(&self) -> Duration {
+        self.0.boot_time()
     }
 
     /// [`Env::now`] in milliseconds.
@@ -195,6 +206,12 @@ impl TokioRuntime {
 impl Runtime for TokioRuntime {
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn boot_time(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).expect("time since the boot");
+        Duration::new(seconds, u32::try_from(time.tv_nsec).expect("less than a second"))
     }
 
     fn wall_ms(&self) -> u64 {

@@ -83,7 +83,7 @@ impl Gate {
         if before < self.0.present_max { Ok(present) } else { Err(self.0.gauge.crowded()) }
     }
 
-    fn pass(&self, present: Present, room: OwnedSemaphorePermit, key: Option<(OwnedSemaphorePermit, Lease)>) -> Pass {
+    fn pass(&self, present: Present, room: OwnedSemaphorePermit, key: Option<(OwnedSemaphorePermit, KeyUse)>) -> Pass {
         self.0.gauge.take(1);
         Pass { _inside: Inside(self.0.clone()), _room: room, _key: key, _present: present }
     }
@@ -117,7 +117,7 @@ pub struct Pass {
     // The fields drop in this order: the gauge falls before the semaphore admits the next caller.
     _inside: Inside,
     _room: OwnedSemaphorePermit,
-    _key: Option<(OwnedSemaphorePermit, Lease)>,
+    _key: Option<(OwnedSemaphorePermit, KeyUse)>,
     _present: Present,
 }
 
@@ -235,7 +235,7 @@ impl KeyedGate {
         self.0.keys.lock().len()
     }
 
-    fn lease(&self, key: &str) -> Result<Lease, Refused> {
+    fn lease(&self, key: &str) -> Result<KeyUse, Refused> {
         let options = &self.0.options;
         let mut keys = self.0.keys.lock();
         if let Some(entry) = keys.get_mut(key) {
@@ -245,12 +245,12 @@ impl KeyedGate {
             entry.present += 1;
             let room = entry.room.clone();
             let key = keys.get_key_value(key).map(|(key, _)| key.clone());
-            return Ok(Lease { gate: self.0.clone(), key: key.unwrap_or_default(), room });
+            return Ok(KeyUse { gate: self.0.clone(), key: key.unwrap_or_default(), room });
         }
         let name: Arc<str> = key.into();
         let room = Arc::new(Semaphore::new(options.key_limit));
         keys.insert(name.clone(), KeyEntry { room: room.clone(), present: 1 });
-        Ok(Lease { gate: self.0.clone(), key: name, room })
+        Ok(KeyUse { gate: self.0.clone(), key: name, room })
     }
 }
 
@@ -261,13 +261,13 @@ impl std::fmt::Debug for KeyedGate {
 }
 
 /// Keeps a key in the map.
-struct Lease {
+struct KeyUse {
     gate: Arc<KeyedShared>,
     key: Arc<str>,
     room: Arc<Semaphore>,
 }
 
-impl Drop for Lease {
+impl Drop for KeyUse {
     fn drop(&mut self) {
         let mut keys = self.gate.keys.lock();
         if let Some(entry) = keys.get_mut(&self.key) {

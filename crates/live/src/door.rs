@@ -18,7 +18,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use steadfast_flow::{Connection, Connections, KeyedGate, Pass, Patience, Throttle, group_of, log_rarely};
+use steadfast_flow::{
+    Connection, Connections, KeyedGate, Lease, LeasedIo, Pass, Patience, Throttle, group_of, log_rarely,
+};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -52,6 +54,8 @@ const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
 pub struct DoorOptions {
     /// The TLS acceptor with its certificate; `None`: plain TCP.
     pub tls: Option<TlsAcceptor>,
+    /// Until when clients are answered.
+    pub lease: Lease,
     /// Timeout of a TLS handshake, a request header and a request body.
     pub header_timeout: Duration,
     /// How long a client may lag behind `client_bytes_s_min` while it reads an answer.
@@ -187,6 +191,9 @@ impl LiveDoor {
     }
 
     fn arrive(&self, socket: std::net::TcpStream, peer: SocketAddr) {
+        if !self.options.lease.holds() {
+            return tracing::debug!(%peer, "connection refused: the lease of this server has ended");
+        }
         let group = group_of(peer.ip());
         if let Some(permit) = self.gate().enter_at_once(&group) {
             return self.admit(socket, peer, permit);
@@ -235,13 +242,13 @@ impl LiveDoor {
         let patience = Patience::new(options.stall_timeout, options.client_bytes_s_min);
         let max = self.node.rules.config.websocket.message_size_limit;
         let Some(tls) = options.tls else {
-            let client = Stalling::new(socket, env, patience);
+            let client = Stalling::new(LeasedIo::new(socket, Some(options.lease)), env, patience);
             let Some((client, leftover, upgraded)) = self.http(client, peer, &connection).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
                 return self.unidirectional(client, leftover, max, upgraded, (permit, connection)).await;
             }
             // The worker gets the socket itself.
-            return match client.into_inner().into_std() {
+            return match client.into_inner().into_inner().into_std() {
                 Ok(socket) => self.open(socket, leftover, upgraded, Some(permit), Some(connection)),
                 Err(error) => log_rarely!(warn, %peer, %error, "a connection cannot be passed to its worker"),
             };
@@ -252,7 +259,7 @@ impl LiveDoor {
             () = connection.closing().requested() => return,
         };
         let client = match shaken {
-            Some(Ok(client)) => Stalling::new(client, env, patience),
+            Some(Ok(client)) => Stalling::new(LeasedIo::new(client, Some(options.lease)), env, patience),
             Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             None => return tracing::debug!(%peer, "TLS handshake timed out"),
         };
@@ -336,7 +343,8 @@ impl LiveDoor {
             connection.busy();
         }
         let permit = permit.map(|permit| Box::new(permit) as Box<dyn Send>);
-        let opened = Opened { socket, leftover, connection: info, permit, unconnected };
+        let lease = self.options.lease.clone();
+        let opened = Opened { socket, leftover, connection: info, permit, unconnected, lease };
         let least = self.node.partitions.inboxes().iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
         if let Some(inbox) = least {
             inbox.send(WorkerEvent::Open(Box::new(opened)));

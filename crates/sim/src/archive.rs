@@ -11,7 +11,7 @@ use steadfast_archive::{
     RestoreError, RestorePlace, TakeOver, TransferProgress,
 };
 use steadfast_disk::Disk;
-use steadfast_flow::{BoxFuture, Env, Runtime};
+use steadfast_flow::{BoxFuture, Env, Lease, Runtime};
 use steadfast_log::Log;
 use steadfast_net::{Fate, Fates, MemoryStore};
 use steadfast_store::Store;
@@ -294,7 +294,8 @@ impl LifeArchive {
             counted: self.counted.clone(),
             begun: self.counted.load(Relaxed),
         });
-        let parts = ArchiveParts { store: Arc::new(self.remote.clone()), keeper: self.kept.clone(), members };
+        let (keeper, lease) = (self.kept.clone(), Lease::unlimited(env));
+        let parts = ArchiveParts { store: Arc::new(self.remote.clone()), keeper, members, lease };
         let env = Env::new(CountedLooks { env: env.clone(), looks: self.counted.clone() });
         Archive::start(parts, self.plan.options.clone(), &env).await
     }

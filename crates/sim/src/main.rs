@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use steadfast_sim::cli::SimulateArgs;
 use steadfast_sim::{
-    BlockOptions, BlockVariant, EdgeOptions, EdgeVariant, NodesOptions, NodesVariant, run_blocks, run_edges, run_nodes,
+    BlockOptions, BlockVariant, EdgeOptions, EdgeVariant, LeaseOptions, LeaseVariant, NodesOptions, NodesVariant,
+    run_blocks, run_edges, run_leases, run_nodes,
 };
 
 /// A guarantee was broken.
@@ -34,6 +35,8 @@ enum SimCommand {
     Edge(SeedArgs),
     /// Simulate the nodes of a cluster.
     Nodes(SeedArgs),
+    /// Simulate machines that take an archive over from each other by leases.
+    Lease(SeedArgs),
 }
 
 #[derive(Args)]
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         SimCommand::Block(args) => block(&args),
         SimCommand::Edge(args) => edge(&args),
         SimCommand::Nodes(args) => nodes(&args),
+        SimCommand::Lease(args) => leases(&args),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,
@@ -158,6 +162,27 @@ fn nodes(args: &SeedArgs) -> Result<bool, String> {
     println!(
         "{} runs, {} lives, {} deliveries, {} recoveries, {} resets, {} events, digest {:016x}",
         report.runs, report.lives, report.deliveries, report.recoveries, report.resets, report.events, report.digest
+    );
+    Ok(report.passed())
+}
+
+fn leases(args: &SeedArgs) -> Result<bool, String> {
+    let options = LeaseOptions {
+        seed: args.seed,
+        runs: args.runs,
+        variant: args.variant(LeaseVariant::parse)?,
+        control: args.control,
+        threads: args.threads,
+        tail: args.tail,
+        trace: args.trace,
+    };
+    let report = run_leases(&options, &|_, _| ());
+    for failure in &report.failures {
+        print_failure(failure.seed, &failure.violation, &failure.tail);
+    }
+    println!(
+        "{} runs, {} answers, {} take-overs, {} events, digest {:016x}",
+        report.runs, report.answers, report.take_overs, report.events, report.digest
     );
     Ok(report.passed())
 }

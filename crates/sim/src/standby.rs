@@ -69,7 +69,8 @@ impl StandbyMachine {
             disks.insert(of.id, StandbyDisk { disk: disk as Arc<dyn Disk>, blank: true });
         }
         let (owner, held) = (self.kept.clone(), self.held.clone());
-        let parts = StandbyParts { store: Arc::new(remote.clone()), owner, held, id: ID, disks, sabotage };
+        let store = Arc::new(remote.clone());
+        let parts = StandbyParts { store, owner, held, id: ID, disks, takes_over: false, sabotage };
         Standby::open(parts, env).await
     }
 

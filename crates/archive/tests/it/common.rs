@@ -14,7 +14,7 @@ use steadfast_archive::{
     RestorePlace, StateKeeper, TransferProgress,
 };
 use steadfast_disk::{Disk, MemDisk};
-use steadfast_flow::{BoxFuture, Env, Runtime};
+use steadfast_flow::{BoxFuture, Env, Lease, Runtime};
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, Log, LogOptions, Priority};
 use steadfast_net::{Fate, Fates, MemoryStore, RemoteCall, RemoteError};
 use steadfast_store::{
@@ -144,6 +144,8 @@ pub struct Pool {
     pub archive_options: ArchiveOptions,
     /// The environment of the archive.
     pub env: Env,
+    /// Until when its clients are answered.
+    pub lease: Lease,
 }
 
 fn store_options() -> StoreOptions {
@@ -184,7 +186,8 @@ impl Pool {
             mem.push(disk);
         }
         let remote = MemoryStore::new(&Env::tokio(), well());
-        Self { mem, kept: Arc::default(), remote, archive_options: archive_options(), env: Env::tokio() }
+        let (env, lease) = (Env::tokio(), Lease::unlimited(&Env::tokio()));
+        Self { mem, kept: Arc::default(), remote, archive_options: archive_options(), env, lease }
     }
 
     /// The same machine as it would be after a power cut now.
@@ -196,6 +199,7 @@ impl Pool {
             remote: self.remote.clone(),
             archive_options: self.archive_options.clone(),
             env: self.env.clone(),
+            lease: Lease::unlimited(&self.env),
         }
     }
 
@@ -208,8 +212,12 @@ impl Pool {
     }
 
     pub async fn archive_with(&self, store: &Store, remote: MemoryStore) -> Result<Archive, ArchiveError> {
-        let parts =
-            ArchiveParts { store: Arc::new(remote), keeper: self.kept.clone(), members: Arc::new(store.clone()) };
+        let parts = ArchiveParts {
+            store: Arc::new(remote),
+            keeper: self.kept.clone(),
+            members: Arc::new(store.clone()),
+            lease: self.lease.clone(),
+        };
         Archive::start(parts, self.archive_options.clone(), &self.env).await
     }
 
@@ -231,6 +239,11 @@ impl Pool {
         Ok(open(&mem).await)
     }
 
+    /// Reads the archive through a store that may fail for a while.
+    pub fn reader_of(&self, remote: &MemoryStore) -> ArchiveReader {
+        ArchiveReader::new(Arc::new(remote.clone()), Some(Duration::from_secs(10)), &self.env)
+    }
+
     /// Reads the archive.
     pub fn reader(&self) -> ArchiveReader {
         ArchiveReader::new(Arc::new(self.remote.clone()), Some(Duration::from_millis(100)), &Env::tokio())
@@ -239,14 +252,15 @@ impl Pool {
     /// The machine after a power cut now, which its tasks do not survive.
     pub fn cut_off(&mut self) {
         let copy = self.copy();
-        (self.mem, self.kept) = (copy.mem, copy.kept);
+        (self.mem, self.kept, self.lease) = (copy.mem, copy.kept, copy.lease);
     }
 
     /// A machine with blank disks that knows nothing of the pool.
     pub fn blank(&self) -> Self {
         let mem = self.mem.iter().map(|_| Arc::new(MemDisk::growable(DISK_BYTES))).collect();
         let (remote, archive_options) = (self.remote.clone(), self.archive_options.clone());
-        Self { mem, kept: Arc::default(), remote, archive_options, env: self.env.clone() }
+        let (env, lease) = (self.env.clone(), Lease::unlimited(&self.env));
+        Self { mem, kept: Arc::default(), remote, archive_options, env, lease }
     }
 
     /// As [`Pool::open`], for disks with damage.

@@ -2,6 +2,7 @@
 
 mod common;
 mod following;
+mod leases;
 mod owners;
 mod points;
 mod restores;

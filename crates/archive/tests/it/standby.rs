@@ -21,23 +21,24 @@ const LOOK: Duration = Duration::from_millis(3);
 const ID: [u8; 16] = [9; 16];
 
 /// A machine with a standby.
-struct Machine {
-    pool: Pool,
+pub struct Machine {
+    pub pool: Pool,
     held: Arc<Kept>,
     blank: bool,
     ids: Vec<DiskId>,
+    pub takes_over: bool,
 }
 
 impl Machine {
     /// One with blank disks, or with those that the pool has now.
-    async fn new(of: &Pool, blank: bool) -> Self {
+    pub async fn new(of: &Pool, blank: bool) -> Self {
         let disks = of.reader().newest().await.expect("a copy").disks();
         let ids = (0..disks.len()).map(|i| disks.iter().find(|of| of.name == format!("d{i}")).expect("a disk").id);
         let mut pool = of.blank();
         if !blank {
             pool.mem = of.copy().mem;
         }
-        Self { pool, held: Arc::default(), blank, ids: ids.collect() }
+        Self { pool, held: Arc::default(), blank, ids: ids.collect(), takes_over: false }
     }
 
     async fn try_open(&self, remote: &MemoryStore) -> Result<Standby, RestoreError> {
@@ -50,12 +51,13 @@ impl Machine {
             held: self.held.clone(),
             id: ID,
             disks: self.ids.iter().zip(&self.pool.mem).map(disk).collect::<BTreeMap<_, _>>(),
+            takes_over: self.takes_over,
             sabotage: ArchiveSabotage::default(),
         };
         Standby::open(parts, &Env::tokio()).await
     }
 
-    async fn open(&self, remote: &MemoryStore) -> Standby {
+    pub async fn open(&self, remote: &MemoryStore) -> Standby {
         self.try_open(remote).await.expect("it opens")
     }
 
@@ -99,7 +101,7 @@ impl Machine {
     }
 
     /// The same, and opens it.
-    async fn serve(&self, promotion: &ArchivedPool) -> Store {
+    pub async fn serve(&self, promotion: &ArchivedPool) -> Store {
         self.finish(promotion).await;
         self.pool.open_restored().await
     }
@@ -107,7 +109,11 @@ impl Machine {
 
 /// A pool whose archive has some states, with short times between segments and bases.
 async fn archived(disks: usize, seed: u64) -> (Pool, Store, Archive, Client) {
-    let mut pool = Pool::new(disks).await;
+    archived_in(Pool::new(disks).await, seed).await
+}
+
+/// The same in a pool with options of its own.
+pub async fn archived_in(mut pool: Pool, seed: u64) -> (Pool, Store, Archive, Client) {
     (pool.archive_options.segments_max, pool.archive_options.inline_bytes_max) = (5, 8 << 10);
     let store = pool.open().await;
     create(&store).await;

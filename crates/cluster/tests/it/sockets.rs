@@ -17,7 +17,7 @@ use steadfast_cluster::{
     Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, Namespaces, NodeAddress,
     PinnedTls, Roster, Sessions, Transport,
 };
-use steadfast_flow::{Connection, Env};
+use steadfast_flow::{Connection, Env, Lease};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -61,7 +61,8 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
             });
         }
     });
-    let transport: Arc<dyn Transport> = Arc::new(HttpTransport::new(Env::tokio(), tls));
+    let transport: Arc<dyn Transport> =
+        Arc::new(HttpTransport::new(Env::tokio(), tls, Lease::unlimited(&Env::tokio())));
     let (stop, stopped) = watch::channel(false);
     links.start(&transport, &stopped);
     // The links stay open as long as the test runs.

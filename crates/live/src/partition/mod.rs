@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use steadfast_flow::{Connection, Permit};
+use steadfast_flow::{Connection, Lease, Permit};
 use steadfast_store::Position;
 use tokio::sync::oneshot;
 
@@ -64,6 +64,8 @@ pub struct Opened {
     pub permit: Option<Box<dyn Send>>,
     /// Counts the connection among those of its address that have no connected session.
     pub unconnected: Option<Arc<Connection>>,
+    /// Until when its client is answered.
+    pub lease: Lease,
 }
 
 /// The properties of a subscription.

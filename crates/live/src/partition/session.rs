@@ -42,10 +42,10 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(opened: Opened, generation: u32) -> Self {
-        let Opened { socket, connection, unconnected, permit, .. } = opened;
+        let Opened { socket, connection, unconnected, permit, lease, .. } = opened;
         Self {
             generation,
-            socket: SessionSocket::new(socket),
+            socket: SessionSocket::new(socket, lease),
             commands: CommandQueue::new(connection.encoding, connection.deflate.is_some()),
             connection,
             subscriptions: Vec::new(),
@@ -133,15 +133,18 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_flow::{Env, Lease};
+
     use super::*;
     use crate::protocol::{Encoding, Transport};
 
-    #[test]
-    fn outstanding_pings_have_one_deadline() {
+    #[tokio::test]
+    async fn outstanding_pings_have_one_deadline() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let connection = ConnectionInfo::of(Encoding::Json, Transport::WebSocket);
-        let opened = Opened { socket, leftover: Vec::new(), connection, permit: None, unconnected: None };
+        let lease = Lease::unlimited(&Env::tokio());
+        let opened = Opened { socket, leftover: Vec::new(), connection, permit: None, unconnected: None, lease };
         let mut session = Session::new(opened, 0);
         assert_eq!(session.pinged(10), Some(10));
         assert_eq!((session.pinged(20), session.pinged(30)), (None, None), "a deadline is pending");

@@ -17,7 +17,8 @@ use crate::disks::words::utc;
     after_help = "The standby that runs on the data directory takes the archive over, copies what is left, and serves the pool. \
 Its process stays the same.\n\n\
 An owner that was stopped with SIGTERM has handed everything over: nothing is lost, and channels keep their epochs. One that was \
-lost must be switched off: if it wrote to the archive within the last 30 s the command refuses. With --force the archive is taken \
+lost must be switched off: if it wrote to the archive within the last 30 s the command refuses. If it keeps a lease, the command \
+waits until that has ended, and refuses if the owner renews it. With --force the archive is taken \
 from it nevertheless. The owner ends as soon as it learns of that, and what it answered since the newest state in the archive is \
 lost. All channels get new epochs, unless the owner has handed over everything.\n\n\
 Examples:\n  steadfast promote --data /var/lib/steadfast\n  steadfast promote --data /var/lib/steadfast --force"

@@ -12,6 +12,9 @@ use super::settings::ArchiveSection;
 /// Time after which a request to the store has no clear answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The shortest lease: heartbeats of a slow store must arrive.
+const LEASE_MIN: Duration = Duration::from_secs(5);
+
 /// The region of an endpoint that has no other.
 const REGION: &str = "us-east-1";
 
@@ -36,11 +39,22 @@ impl ArchiveSection {
         if zoned {
             return Err("archive.to: a pool on zones cannot have an archive yet".to_owned());
         }
+        if self.lease().is_some_and(|lease| lease < LEASE_MIN) {
+            return Err("archive.lease: at least 5 s, or 0 s for none".to_owned());
+        }
+        if self.lease().is_some() && matches!(place, RemotePlace::Directory(_)) {
+            return Err("archive.lease: it needs a store that several machines reach, such as s3://".to_owned());
+        }
         self.secret().check("archive.secret_key")?;
         if self.access_key.is_some() == self.secret().is_empty() {
             return Err("give archive.access_key and archive.secret_key together, or neither".to_owned());
         }
         Ok(())
+    }
+
+    /// The length of the lease; `None`: clients are answered without one.
+    pub fn lease(&self) -> Option<Duration> {
+        Some(self.lease).filter(|lease| !lease.is_zero())
     }
 
     fn secret(&self) -> SecretText {
@@ -109,6 +123,8 @@ mod tests {
             (&[("archive.to", "acme/chat")][..], "archive.to: acme/chat: write s3://"),
             (&[("archive.standby", "true")], "name it in archive.to"),
             (&[("archive.to", "file:///x"), ("archive.endpoint", "http://a")], "are for s3:// only"),
+            (&[("archive.to", "s3://b/x"), ("archive.lease", "4 s")], "at least 5 s"),
+            (&[("archive.to", "file:///x"), ("archive.lease", "10 s")], "several machines"),
             (&[("archive.to", "s3://b/x"), ("archive.access_key", "a")], "together, or neither"),
             (&[("archive.to", "s3://b/x"), ("archive.secret_key", "a")], "together, or neither"),
             (&[("archive.to", "s3://b/x"), ("data.zone_size", "1 MiB"), ("data.pool_size", "1 GiB")], "on zones"),

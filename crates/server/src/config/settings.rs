@@ -182,6 +182,11 @@ sections! {
         /// the archive has it too. Then a lost machine loses nothing, each write costs a round trip
         /// to the store, and while that is away, writes get 503 after `store.write_wait`.
         acknowledge: Acknowledge = Acknowledge::Local;
+        /// Take-over without an operator: the pool answers its clients only while it holds a lease
+        /// of this length, which it renews in the archive, and a standby takes the archive over
+        /// when that has ended. Set it on both. While the store is away for longer, the pool
+        /// closes its connections. "0 s": an operator promotes a standby.
+        lease: Duration = Duration::ZERO, in 0..=600_000_000;
         /// Time between two looks at the log, or of a standby at the archive. The archive is at
         /// most this and one upload behind.
         interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use steadfast_flow::{Connection, Connections, Env, Throttle};
+use steadfast_flow::{Connection, Connections, Env, Lease, LeasedIo, Throttle};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -91,6 +91,8 @@ pub struct Port {
     /// Time that a connection may be idle while the port is full.
     idle_when_full: Duration,
     tls: Option<Tls>,
+    /// Until when its clients are answered; `None`: always.
+    lease: Option<Lease>,
     stats: Arc<PortStats>,
 }
 
@@ -121,6 +123,7 @@ impl Port {
             exempt,
             idle_when_full: IDLE_WHEN_FULL,
             tls,
+            lease: None,
             stats: Arc::new(stats),
         })
     }
@@ -137,6 +140,13 @@ impl Port {
     #[must_use]
     pub fn idle_when_full(mut self, time: Duration) -> Self {
         self.idle_when_full = time;
+        self
+    }
+
+    /// Answers clients only while the lease holds.
+    #[must_use]
+    pub fn lease(mut self, lease: &Lease) -> Self {
+        self.lease = Some(lease.clone());
         self
     }
 
@@ -175,6 +185,9 @@ impl Port {
                         continue;
                     }
                 };
+                if self.lease.as_ref().is_some_and(|lease| !lease.holds()) {
+                    continue;
+                }
                 let Some(connection) = connections.open(peer.ip(), (self.exempt)(peer.ip())) else {
                     self.stats.refused.fetch_add(1, Relaxed);
                     continue;
@@ -193,7 +206,8 @@ impl Port {
                 let open = Open(self.stats.clone());
                 connection.idle();
                 let (closing, stats) = (connection.closing(), self.stats.clone());
-                let handshake = Handshake { tls: self.tls.clone(), stats: self.stats.clone() };
+                let handshake =
+                    Handshake { tls: self.tls.clone(), lease: self.lease.clone(), stats: self.stats.clone() };
                 let served = serve(socket, connection, peer, door.clone(), handshake, env.clone(), stopping.clone());
                 let cut = set(cut_watch.clone());
                 env.spawn("connection", async move {
@@ -250,6 +264,7 @@ async fn set(mut flag: watch::Receiver<bool>) {
 /// The handshake of a connection before its door gets it.
 struct Handshake {
     tls: Option<Tls>,
+    lease: Option<Lease>,
     stats: Arc<PortStats>,
 }
 
@@ -268,8 +283,8 @@ async fn serve<D: Door>(
     if let Err(e) = keep_unsent(&socket, D::UNSENT_BYTES_MAX) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NOTSENT_LOWAT");
     }
-    let Handshake { tls, stats } = handshake;
-    let Some(tls) = tls else { return door.serve(socket, connection, peer, set(stop)).await };
+    let Handshake { tls, lease, stats } = handshake;
+    let Some(tls) = tls else { return door.serve(LeasedIo::new(socket, lease), connection, peer, set(stop)).await };
     let handshake = async {
         let mut first = [0];
         if socket.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
@@ -282,7 +297,7 @@ async fn serve<D: Door>(
         stats.tls_failed.fetch_add(1, Relaxed);
     }
     match shaken {
-        Some(Ok(Ok(io))) => door.serve(io, connection, peer, set(stop)).await,
+        Some(Ok(Ok(io))) => door.serve(LeasedIo::new(io, lease), connection, peer, set(stop)).await,
         Some(Ok(Err(plain))) => {
             tracing::debug!(%peer, "HTTP without TLS");
             let _ = env.timeout(tls.timeout, refuse_plain(plain)).await;

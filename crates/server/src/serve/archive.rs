@@ -8,7 +8,7 @@ use std::time::Duration;
 use steadfast_archive::{
     Archive, ArchiveError, ArchiveGate, ArchiveOptions, ArchiveParts, ArchiveStatus, Promise, StateKeeper, refuse_left,
 };
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Lease};
 use steadfast_net::RemoteStore;
 
 use super::ServeError;
@@ -27,6 +27,9 @@ const BEHIND: &str = "The pool serves, and what it answers is on its own disks o
 
 const WRITES_WAIT: &str = "Writes get 503, as archive.acknowledge is \"archived\"; reads continue. What to do: check the \
                            store, and the network to it; writes continue by themselves then";
+
+const LEASE_ENDED: &str = "All connections are closed, as another machine may serve by now (archive.lease). What to do: check \
+                           the store, and the network to it; clients are served by themselves then";
 
 const NOT_YET: &str = "Writes are answered when the pool's own disks have them, until the first complete copy is made. \
                        This takes as long as copying the whole pool";
@@ -94,6 +97,7 @@ impl ArchivePlan {
         config: &Config,
         data: &DataDir,
         engine: &Engine,
+        lease: Lease,
         env: &Env,
     ) -> Result<PoolArchive, ServeError> {
         let pool = engine.store();
@@ -108,6 +112,7 @@ impl ArchivePlan {
             interval: config.archive.interval,
             uploads_max: config.archive.uploads,
             claim_wait: config.archive.start_wait,
+            lease: config.archive.lease(),
             retention: config.archive.retention,
             machine: machine(),
             pool: pool.status().log.pool,
@@ -117,6 +122,7 @@ impl ArchivePlan {
             store: self.store,
             keeper: Arc::new(StateFile(data.archive())),
             members: Arc::new(pool.clone()),
+            lease,
         };
         let archive = Archive::start(parts, options, env).await?;
         self.gate.set(archive.clone());
@@ -159,6 +165,13 @@ impl PoolArchive {
             let what = format!("the archive is not followed any more: {error}");
             return Some(Fault { what, advice });
         }
+        if status.lease_seconds == Some(0.0) {
+            let what = match status.failing {
+                Some(why) => format!("the lease on the archive has ended: {why}"),
+                None => "the lease on the archive has ended".to_owned(),
+            };
+            return Some(Fault { what, advice: LEASE_ENDED });
+        }
         if status.lag_seconds >= limit {
             let behind = format!("the archive is {} behind", duration(status.lag_seconds as u64));
             let what = match status.failing {
@@ -196,10 +209,18 @@ impl PoolArchive {
         });
     }
 
-    /// Waits until another process owns the archive.
+    /// Why clients are not answered now.
+    pub(super) fn not_ready(&self) -> Option<String> {
+        let status = self.archive.status();
+        (status.lease_seconds == Some(0.0)).then(|| format!("the lease on the archive {} has ended", status.to))
+    }
+
+    /// Waits until another process owns the archive, or is about to take it.
     pub(super) async fn superseded(&self) -> ServeError {
         match self.archive.ended().await {
-            e @ ArchiveError::Superseded { .. } => e.into(),
+            e @ (ArchiveError::Superseded { .. } | ArchiveError::Marked(_)) => e.into(),
+            // Its lease cannot be renewed: it ends for a start that may succeed.
+            e if self.archive.status().lease_seconds.is_some() => e.into(),
             // The pool serves without an archive, and warns.
             _ => std::future::pending().await,
         }

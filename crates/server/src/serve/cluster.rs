@@ -9,7 +9,7 @@ use steadfast_cluster::{
     Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, Namespaces, OwnName, PinnedTls,
     PoolHome, Roster, Transport,
 };
-use steadfast_flow::{Connection, Env};
+use steadfast_flow::{Connection, Env, Lease};
 use steadfast_live::LiveConfig;
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -75,21 +75,26 @@ impl ClusterPort {
     ///
     /// # Errors
     /// An invalid setting, or the operating system's error, as a message.
-    pub(super) async fn bind(config: &Config, live: &LiveConfig, env: &Env) -> Result<Option<Self>, String> {
+    pub(super) async fn bind(
+        config: &Config,
+        live: &LiveConfig,
+        lease: &Lease,
+        env: &Env,
+    ) -> Result<Option<Self>, String> {
         let Some(roster) = config.roster(live)? else { return Ok(None) };
         let pinned = pinned(config)?;
         let timeout = config.limits.header_timeout;
         let tls = pinned.as_ref().map(|tls| Tls { acceptor: tls.acceptor(), timeout });
         let listen = config.cluster.listen_address(&roster)?;
         let port = Port::bind(listen, connections(config), tls, "cluster.listen").await?;
-        let port = port.share(ADDRESS_SHARE_PERCENT, |_| false).idle_when_full(Duration::ZERO);
+        let port = port.share(ADDRESS_SHARE_PERCENT, |_| false).idle_when_full(Duration::ZERO).lease(lease);
         Ok(Some(Self {
             address: address(&port)?,
             port,
             roster: Arc::new(roster),
             namespaces: live.namespaces()?,
             secret: config.cluster.read_secret()?,
-            transport: Arc::new(HttpTransport::new(env.clone(), pinned)),
+            transport: Arc::new(HttpTransport::new(env.clone(), pinned, lease.clone())),
         }))
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use steadfast_cluster::Channels;
-use steadfast_flow::{Connection, Env};
+use steadfast_flow::{Connection, Env, Lease};
 use steadfast_live::{CentrifugoOptions, DoorOptions, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
@@ -107,6 +107,7 @@ pub(super) struct LivePort {
     options: LiveConfig,
     internal: Option<Internal>,
     grpc: Option<Port>,
+    lease: Lease,
 }
 
 /// The bound internal port.
@@ -174,7 +175,7 @@ impl LivePort {
     ///
     /// # Errors
     /// The operating system's error, as a message.
-    pub(super) async fn bind(plan: LivePlan, shares: Shares) -> Result<Self, String> {
+    pub(super) async fn bind(plan: LivePlan, shares: Shares, lease: &Lease) -> Result<Self, String> {
         let LivePlan { wanted, read, tls, internal, grpc } = plan;
         if !read.ignored.is_empty() {
             tracing::info!("Centrifugo's options without effect here: {}", read.ignored.join(", "));
@@ -197,11 +198,11 @@ impl LivePort {
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
         let grpc = match grpc {
-            Some((address, tls)) => Some(Port::bind(address, shares.grpc, tls, GRPC).await?),
+            Some((address, tls)) => Some(Port::bind(address, shares.grpc, tls, GRPC).await?.lease(lease)),
             None => None,
         };
         let internal = internal.map(|(wanted, tls)| Internal::bind(wanted, tls)).transpose()?;
-        Ok(Self { listener, tls, address, options, internal, grpc })
+        Ok(Self { listener, tls, address, options, internal, grpc, lease: lease.clone() })
     }
 
     /// Its addresses in the ready line.
@@ -257,6 +258,7 @@ impl LivePort {
         let door = DoorOptions {
             not_ready: Arc::new(move || state.not_ready()),
             tls: self.tls,
+            lease: self.lease,
             header_timeout: config.limits.header_timeout,
             stall_timeout: config.limits.stall_timeout,
             client_bytes_s_min: config.limits.client_rate_min.0,

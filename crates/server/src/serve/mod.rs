@@ -32,7 +32,7 @@ use std::time::Duration;
 use futures::future::OptionFuture;
 use prometheus_client::registry::Registry;
 use steadfast_cluster::Channels;
-use steadfast_flow::{Env, Panicked, TokioRuntime};
+use steadfast_flow::{Env, Lease, Panicked, TokioRuntime};
 use steadfast_users::{KeyPair, Seal};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
@@ -235,10 +235,11 @@ async fn serve(
     let shares = connection_shares(config, &live_options);
     exposure::watch_certificate(config, &env);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let s3_port = s3::bind(config, shares.s3, tls).await?;
+    let lease = Lease::unlimited(&env);
+    let s3_port = s3::bind(config, shares.s3, tls).await?.map(|port| port.lease(&lease));
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
-    let live_port = OptionFuture::from(plan.map(|plan| LivePort::bind(plan, shares))).await.transpose()?;
-    let cluster_port = ClusterPort::bind(config, &live_options, &env).await?;
+    let live_port = OptionFuture::from(plan.map(|plan| LivePort::bind(plan, shares, &lease))).await.transpose()?;
+    let cluster_port = ClusterPort::bind(config, &live_options, &lease, &env).await?;
     let s3 = s3_port.as_ref().map(address).transpose()?.map(|address| format!(" s3={scheme}://{address}"));
     let (s3, admin_address) = (s3.unwrap_or_default(), address(&admin_port)?);
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
@@ -264,7 +265,7 @@ async fn serve(
         },
     };
     let archive = match engine.as_ref().zip(archive_plan) {
-        Some((engine, plan)) => match start_archive(plan, config, data, engine, &env, signals).await {
+        Some((engine, plan)) => match start_archive(plan, config, data, engine, (&lease, &env), signals).await {
             Ok(Some(archive)) => {
                 archive.watch(&env, &state);
                 Some(archive)
@@ -375,7 +376,7 @@ async fn start_archive(
     config: &Config,
     data: &DataDir,
     engine: &Engine,
-    env: &Env,
+    (lease, env): (&Lease, &Env),
     signals: &mut Signals,
 ) -> Result<Option<PoolArchive>, ServeError> {
     tokio::select! {
@@ -384,7 +385,7 @@ async fn start_archive(
             tracing::info!(signal = name, "stopped before the archive was known");
             Ok(None)
         }
-        started = plan.start(config, data, engine, env) => started.map(Some),
+        started = plan.start(config, data, engine, lease.clone(), env) => started.map(Some),
     }
 }
 

@@ -160,7 +160,10 @@ impl Source for State {
             Phase::Opening => Some("the pool is being opened".to_owned()),
             Phase::Stopping => Some("the server is stopping".to_owned()),
             Phase::Serving(serving) => match &serving.pool {
-                Some(pool) => pool.engine.not_ready(),
+                Some(pool) => {
+                    let lease = self.archive.get().and_then(PoolArchive::not_ready);
+                    lease.or_else(|| pool.engine.not_ready())
+                }
                 None => self.cluster.get()?.not_ready(),
             },
         }

@@ -82,6 +82,7 @@ impl Following<'_> {
             held: Arc::new(HeadFile(self.data.standby_head())),
             id: mark.id(),
             disks,
+            takes_over: self.config.archive.lease().is_some(),
             sabotage: ArchiveSabotage::default(),
         };
         let opening = async { Standby::open(parts, self.env).await.map_err(|e| e.to_string().into()) };
@@ -99,6 +100,10 @@ impl Following<'_> {
                     let from = if request.force { TakeOver::Any } else { TakeOver::Idle };
                     standby.promote(&reader, &machine(), from).await
                 }
+                (FollowEnd::LeaseEnded, _) => {
+                    tracing::warn!("the lease of the owner has ended: the standby takes the archive over");
+                    standby.take_over(&reader, &machine()).await
+                }
                 // An earlier promotion was interrupted.
                 _ => standby.promote_owned(&reader).await,
             };
@@ -114,6 +119,10 @@ impl Following<'_> {
                 (Err(e), Some(request)) => {
                     tracing::error!(error = %e, "not promoted");
                     request.answer(Err(e.to_string()));
+                }
+                // If it has claimed the archive, the next look finds that.
+                (Err(RestoreError::Archive(e)), None) if end == FollowEnd::LeaseEnded => {
+                    tracing::warn!(error = %e, "the archive was not taken over: the standby follows it");
                 }
                 (Err(RestoreError::Archive(e)), None) => return Err(e.into()),
                 (Err(e), None) => return Err(e.to_string().into()),
@@ -161,7 +170,8 @@ impl Following<'_> {
         }
     }
 
-    /// Follows until a promotion is requests for, or an earlier one has claimed the archive.
+    /// Follows until a promotion is requested, an earlier one has claimed the archive, or the lease
+    /// of its owner has ended.
     async fn follow(
         &self,
         standby: &mut Standby,

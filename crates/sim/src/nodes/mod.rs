@@ -8,7 +8,6 @@
 
 mod client;
 mod ledger;
-mod machine;
 mod members;
 mod network;
 mod node;

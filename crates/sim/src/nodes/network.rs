@@ -15,8 +15,8 @@ use steadfast_cluster::{Links, Transport, Wire};
 use steadfast_flow::{BoxFuture, Env};
 use tokio::sync::Notify;
 
-use super::machine::NodeProcess;
 use crate::executor::Executor;
+use crate::process::MachineProcess;
 use crate::rng::Rng;
 
 /// How a connection ends for the reader of a pipe.
@@ -56,7 +56,7 @@ struct Direction {
 struct NetworkState {
     rng: Rng,
     ways: BTreeMap<(usize, usize), Direction>,
-    listening: BTreeMap<usize, (Links, NodeProcess)>,
+    listening: BTreeMap<usize, (Links, MachineProcess)>,
     pipes: Vec<Weak<Pipe>>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Network(Arc<NetworkShared>);
 pub(crate) struct Port {
     pub(crate) network: Network,
     pub(crate) own: usize,
-    pub(crate) machine: NodeProcess,
+    pub(crate) machine: MachineProcess,
 }
 
 /// The address of a node.
@@ -90,7 +90,7 @@ impl Network {
         Self(Arc::new(NetworkShared { executor, latency_us, window, state }))
     }
 
-    pub(crate) fn listen(&self, node: usize, links: Links, machine: NodeProcess) {
+    pub(crate) fn listen(&self, node: usize, links: Links, machine: MachineProcess) {
         self.0.state.lock().listening.insert(node, (links, machine));
     }
 

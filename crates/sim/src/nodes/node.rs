@@ -12,13 +12,13 @@ use steadfast_log::LogOptions;
 use steadfast_store::{ChannelSink, PoolDisk, Publication, Store, StoreOptions};
 use tokio::sync::{oneshot, watch};
 
-use super::machine::NodeProcess;
 use super::network::{PipeEnd, Port, address};
 use super::plan::NodesPlan;
 use super::sessions::{NodeSessions, channel_name};
 use super::world::World;
 use crate::disk::SimDisk;
 use crate::model::channels::ALL;
+use crate::process::MachineProcess;
 
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) enum NodeEnd {
 /// A running process. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Node {
-    pub(crate) machine: NodeProcess,
+    pub(crate) machine: MachineProcess,
     pub(crate) store: Store,
     pub(crate) channels: Channels,
     pub(crate) sessions: Arc<NodeSessions>,
@@ -70,7 +70,7 @@ impl World {
     /// Starts the process of a node.
     pub(crate) async fn start(&self, node: usize) -> Result<(), String> {
         let plan = &self.plan;
-        let machine = NodeProcess::new(self.executor.clone());
+        let machine = MachineProcess::new(self.executor.clone());
         let (env, incarnation) = (machine.env(), self.incarnations.lock().next(node));
         let disk: Arc<dyn Disk> =
             Arc::new(SimDisk::new(self.disk(node).0.clone(), self.executor.clone(), plan.shape.disk));

@@ -5,6 +5,7 @@
 mod block;
 mod channel_model;
 mod edge;
+mod leases;
 mod nodes;
 mod seeds;
 

@@ -1,6 +1,7 @@
 //! The port over a store in memory, with a gRPC client and with clients that do not use gRPC.
 
 use hyper::client::conn::http2 as http2_client;
+use steadfast_flow::Lease;
 use steadfast_net::{GrpcClient, grpc_client_over};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,6 +28,7 @@ async fn served(grpc_api: &str, header_timeout: Duration) -> Served {
     let options = DoorOptions {
         not_ready: Arc::new(|| None),
         tls: None,
+        lease: Lease::unlimited(&node.env),
         header_timeout,
         stall_timeout: LONG,
         client_bytes_s_min: 0,

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use steadfast_flow::Patience;
+use steadfast_flow::{Lease, Patience};
 
 use crate::partition::Bounds;
 use crate::socket::bound_unsent;
@@ -58,6 +58,8 @@ struct Piece {
 /// A socket and its output queue. An idle session owns no buffer.
 pub(in crate::partition) struct SessionSocket {
     stream: TcpStream,
+    /// Nothing is written after it.
+    lease: Lease,
     /// The output queue.
     queue: VecDeque<Piece>,
     /// Queued bytes that many sessions share.
@@ -76,10 +78,11 @@ pub(in crate::partition) struct SessionSocket {
 
 impl SessionSocket {
     /// A non-blocking socket that is registered for input.
-    pub(in crate::partition) fn new(stream: TcpStream) -> Self {
+    pub(in crate::partition) fn new(stream: TcpStream, lease: Lease) -> Self {
         bound_unsent(&stream);
         Self {
             stream,
+            lease,
             queue: VecDeque::new(),
             live_bytes: 0,
             answer_bytes: 0,
@@ -95,8 +98,16 @@ impl SessionSocket {
         &self.stream
     }
 
+    /// Whether its client may be answered.
+    pub(in crate::partition) fn may_answer(&self) -> bool {
+        self.lease.holds()
+    }
+
     /// Reads once.
     pub(in crate::partition) fn read(&self, buffer: &mut [u8]) -> Received {
+        if !self.may_answer() {
+            return Received::End;
+        }
         match (&self.stream).read(buffer) {
             Ok(0) => Received::End,
             Ok(len) => Received::Bytes(len),
@@ -148,6 +159,9 @@ impl SessionSocket {
     /// Writes a shared frame, and queues the part that the socket does not accept. A session that
     /// does not read is [`Broken::Slow`].
     pub(in crate::partition) fn send(&mut self, frame: &Bytes, max: usize) -> Result<(), Broken> {
+        if !self.may_answer() {
+            return Err(Broken::Socket);
+        }
         if self.queue.is_empty() {
             match (&self.stream).write(frame) {
                 Ok(written) if written == frame.len() => return Ok(()),
@@ -206,6 +220,9 @@ impl SessionSocket {
 
     /// Writes the queue, as far as the socket accepts it.
     pub(in crate::partition) fn flush(&mut self) -> Result<(), Broken> {
+        if !self.may_answer() {
+            return Err(Broken::Socket);
+        }
         while !self.queue.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let mut count = 0;
@@ -264,15 +281,18 @@ fn would_block(e: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_flow::Env;
+
     use super::*;
 
     fn socket() -> SessionSocket {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        SessionSocket::new(TcpStream::connect(listener.local_addr().expect("bound")).expect("connected"))
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        SessionSocket::new(stream, Lease::unlimited(&Env::tokio()))
     }
 
-    #[test]
-    fn a_long_answer_must_be_read_within_minutes() {
+    #[tokio::test]
+    async fn a_long_answer_must_be_read_within_minutes() {
         let bounds = Bounds { stall_ms: 30_000, client_bytes_s_min: 4 << 10, ..Bounds::default() };
         let slow_for = |answer_bytes| {
             let mut socket = socket();
@@ -286,8 +306,8 @@ mod tests {
         assert!(slow_for(16 << 20).is_some_and(|ten_s| ten_s < 10), "16 MiB would take an hour");
     }
 
-    #[test]
-    fn a_reader_of_single_bytes_is_as_slow_as_one_that_reads_nothing() {
+    #[tokio::test]
+    async fn a_reader_of_single_bytes_is_as_slow_as_one_that_reads_nothing() {
         let mut socket = socket();
         let bounds = |client_bytes_s_min| Bounds { stall_ms: 30_000, client_bytes_s_min, ..Bounds::default() };
         socket.keep(Bytes::from_static(&[0; 1 << 10]), 1 << 20).expect("below the bound");
@@ -307,5 +327,19 @@ mod tests {
         socket.stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         socket.flush().expect("taken");
         assert!(socket.patience.is_none(), "an empty queue resets the deadline");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_after_the_lease() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut socket = socket();
+        socket.stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let frame = Bytes::from_static(b"frame");
+        socket.send(&frame, 1 << 20).expect("it holds");
+        socket.lease.end();
+        assert_eq!(socket.send(&frame, 1 << 20), Err(Broken::Socket));
+        socket.answer([(frame, None)], 1 << 20).expect("queued");
+        assert_eq!(socket.flush(), Err(Broken::Socket));
+        assert!(matches!(socket.read(&mut [0; 8]), Received::End), "it receives nothing either");
     }
 }

@@ -14,6 +14,7 @@ impl Clock<'_> {
         let (now, wall) = (self.0.hub.now_ms(), self.0.hub.wall_ms());
         let turn = self.0.tick as usize % self.0.wheel.len();
         self.0.tick += 1;
+        self.end_without_lease();
         let queued = if self.0.inbox.counters.has_queues() { self.queues(now) } else { 0 };
         self.0.inbox.counters.set_queued(queued);
         // Check pongs before sending the next pings, so that an old pong does not answer a new
@@ -55,6 +56,18 @@ impl Clock<'_> {
             }
             now < *due
         });
+    }
+
+    /// Ends all sessions after the lease of the server, which they share: another one may serve.
+    fn end_without_lease(&mut self) {
+        if self.0.sessions.iter().flatten().next().is_none_or(|first| first.socket.may_answer()) {
+            return;
+        }
+        for slot in 0..self.0.sessions.len() as u32 {
+            if self.0.session(slot).is_some() {
+                self.0.end(slot, None);
+            }
+        }
     }
 
     /// Checks the sessions with queued bytes, ends the stalled ones, and returns the queued bytes.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{Budget, Panicked, TokioRuntime};
+use steadfast_flow::{Budget, Lease, Panicked, TokioRuntime};
 use steadfast_store::Position;
 use tokio::sync::oneshot;
 
@@ -155,6 +155,7 @@ impl Scene {
             connection: connection(),
             permit: None,
             unconnected: None,
+            lease: Lease::unlimited(&env),
         };
         inbox.send(WorkerEvent::Open(Box::new(opened)));
         let session = received.recv_timeout(DEADLINE).expect("its connect command");

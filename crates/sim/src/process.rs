@@ -1,4 +1,4 @@
-//! The process of one node: all its tasks end at once when it is killed.
+//! A process: all its tasks end at once when it is killed, and do nothing while it is paused.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,13 +22,14 @@ struct TaskSlot {
 #[derive(Default)]
 struct Tasks {
     dead: bool,
+    paused: bool,
     next: u64,
     slots: BTreeMap<u64, Arc<Mutex<TaskSlot>>>,
 }
 
-/// The tasks of a node between a start and a kill. Clones share the process.
+/// The tasks of a process between its start and a kill. Clones share it.
 #[derive(Clone)]
-pub(crate) struct NodeProcess {
+pub(crate) struct MachineProcess {
     executor: Executor,
     tasks: Arc<Mutex<Tasks>>,
 }
@@ -43,6 +44,10 @@ impl Future for ProcessTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.tasks.lock().paused {
+            self.slot.lock().waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
         let Some(mut future) = self.slot.lock().future.take() else { return Poll::Ready(()) };
         let polled = future.as_mut().poll(context);
         if polled.is_pending() && !self.tasks.lock().dead {
@@ -55,13 +60,29 @@ impl Future for ProcessTask {
     }
 }
 
-impl NodeProcess {
+impl MachineProcess {
     pub(crate) fn new(executor: Executor) -> Self {
         Self { executor, tasks: Arc::default() }
     }
 
     pub(crate) fn env(&self) -> Env {
         Env::new(self.clone())
+    }
+
+    /// Stops the process, as SIGSTOP does, or lets it continue. What its tasks waited for may have
+    /// happened meanwhile.
+    pub(crate) fn pause(&self, paused: bool) {
+        let slots: Vec<_> = {
+            let mut tasks = self.tasks.lock();
+            tasks.paused = paused;
+            tasks.slots.values().cloned().collect()
+        };
+        for slot in slots.into_iter().filter(|_| !paused) {
+            let waker = slot.lock().waker.clone();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
     }
 
     /// Ends all tasks, and refuses new ones.
@@ -82,7 +103,7 @@ impl NodeProcess {
     }
 }
 
-impl Runtime for NodeProcess {
+impl Runtime for MachineProcess {
     fn now(&self) -> Duration {
         self.executor.now()
     }
