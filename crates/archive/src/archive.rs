@@ -287,22 +287,30 @@ impl Claiming {
         claim.make(&mut self.state).await
     }
 
+    /// Claims the archive, and begins the lease. A mark on the first claim does not count for the
+    /// next one.
+    async fn claim_leased(&mut self) -> Result<(Claimed, Option<LeaseKeeper>), ArchiveError> {
+        loop {
+            let claimed = self.claim().await?;
+            match self.begin(&claimed.head.head).await {
+                Err(ArchiveError::Marked(_)) => {}
+                begun => return begun.map(|lease| (claimed, lease)),
+            }
+        }
+    }
+
     /// Claims the archive, and ships. Sends the promise of the claim when that is known, and then
     /// that all is archived.
     async fn follow(mut self, known: oneshot::Sender<Result<Promise, ArchiveError>>, archived: oneshot::Sender<()>) {
         let shared = self.archive.0.clone();
         let mut stop = shared.stop.subscribe();
-        let claimed = tokio::select! {
+        let begun = tokio::select! {
             biased;
             _ = stop.wait_for(Stopping::is_set) => {
                 shared.progress.stop();
                 return;
             }
-            claimed = self.claim() => claimed,
-        };
-        let begun = match claimed {
-            Ok(claimed) => self.begin(&claimed.head.head).await.map(|lease| (claimed, lease)),
-            Err(e) => Err(e),
+            begun = self.claim_leased() => begun,
         };
         let ended = match begun {
             Ok((claimed, lease)) => {
@@ -358,11 +366,11 @@ impl Claiming {
         if self.options.promise == Promise::Archived {
             self.state.promising().await?;
         }
+        let leased = self.state.known().is_some_and(|known| known.leased);
         if self.options.lease.is_some() {
             self.state.leasing(true).await?;
         }
         let (attempts, lease) = (self.archive.0.attempts.apart(), self.archive.0.lease.clone());
-        let leased = self.state.known().is_some_and(|known| known.leased);
         let keeper = LeaseKeeper::begin(attempts, lease, head, &self.options, leased).await?;
         self.state.leasing(keeper.is_some()).await?;
         Ok(keeper)

@@ -36,7 +36,8 @@ impl LeaseKeeper {
     /// options it ends that of an earlier owner, if one may have been `leased`, and returns `None`.
     ///
     /// # Errors
-    /// Another process takes the archive over; `alive` is not what it should be.
+    /// Another process takes the archive over; [`ArchiveError::Marked`] if it may yet do so, until
+    /// this one claims again; `alive` is not what it should be.
     pub(crate) async fn begin(
         attempts: Attempts,
         lease: Lease,
@@ -51,17 +52,21 @@ impl LeaseKeeper {
         let (machine, sabotage) = (options.machine.clone(), options.sabotage);
         let (tenure, length) = (head.tenure, options.lease.unwrap_or_default());
         let mut keeper = Self { attempts, lease, length, tenure, machine, head, sabotage, last: None };
-        let mut pause = Pause::new();
+        let (mut pause, mut was_removed) = (Pause::new(), false);
         loop {
             keeper.last = AliveObject::read(&keeper.attempts).await?;
             match &keeper.last {
                 Some(there) if !keeper.may_follow(&there.alive) => return Err(keeper.taken().await),
                 Some(there) if length.is_zero() && there.alive.lease_ms == 0 => return Ok(None),
-                None if length.is_zero() => return Ok(None),
-                Some(_) | None => {}
+                // A mark on this tenure may have been removed too.
+                None => was_removed |= leased,
+                Some(_) => {}
             }
             let (next, sent) = (keeper.next()?, keeper.attempts.env().boot_time());
             if let Ok(first) = AliveObject::write_once(&keeper.attempts, keeper.last.as_ref(), &next).await {
+                if was_removed {
+                    return Err(ArchiveError::Marked(keeper.attempts.describe()));
+                }
                 keeper.last = Some(first);
                 if length.is_zero() {
                     return Ok(None);

@@ -205,6 +205,13 @@ impl LeaseMachine {
         Err(error)
     }
 
+    /// Ends its process, for good.
+    pub(super) fn power_off(&self) {
+        if let Some(process) = self.process.lock().take() {
+            process.kill();
+        }
+    }
+
     /// Waits for an order.
     async fn ordered(&self, wanted: LeaseOrder) {
         let mut order = self.order.subscribe();

@@ -213,8 +213,10 @@ fn run_one(seed: u64, options: &LeaseOptions, keep: usize) -> LeaseRun {
     let trace = Trace::new(keep, options.trace);
     let executor = Executor::new(rng.fork(), Duration::ZERO, trace.clone());
     let world = LeaseWorld::new(&executor, sabotage, rng);
-    let ledger = world.ledger.clone();
+    let (ledger, machines) = (world.ledger.clone(), world.machines.clone());
     let end = executor.run(world.run(), STEPS_MAX, TIME_MAX);
+    // Their tasks hold the machines.
+    machines.iter().for_each(LeaseMachine::power_off);
     executor.shut_down();
     let ledger = std::mem::take(&mut *ledger.lock());
     let violation = match end {
