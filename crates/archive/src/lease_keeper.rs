@@ -11,7 +11,7 @@ use crate::head::Head;
 use crate::head_writer::KnownHeadObject;
 use crate::options::{ArchiveOptions, ArchiveSabotage};
 
-/// What a lease ends before its length, for what clocks and threads differ.
+/// A lease ends this much earlier than its length, as clocks differ in speed.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Time before a heartbeat is sent again, and between two looks at a head that another process is
@@ -58,6 +58,7 @@ impl LeaseKeeper {
             match &keeper.last {
                 Some(there) if !keeper.may_follow(&there.alive) => return Err(keeper.taken().await),
                 Some(there) if length.is_zero() && there.alive.lease_ms == 0 => return Ok(None),
+                None if length.is_zero() => return Ok(None),
                 // A mark on this tenure may have been removed too.
                 None => was_removed |= leased,
                 Some(_) => {}
