@@ -156,8 +156,8 @@ def test_a_front_that_hangs_is_found_and_misses_nothing(nodes, tmp_path):
 
 
 def test_the_example_serves_a_channel_at_both_fronts(tmp_path):
-    # The example's nodes are ten ports apart.
-    base = free_port(in_a_row=40)
+    # The example's processes are ten ports apart.
+    base = free_port(in_a_row=60)
     # Variables that begin with STEADFAST_ are settings.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STEADFAST")}
     environment["STEADFAST"] = binary("steadfast")

@@ -140,12 +140,15 @@ impl Archive {
             lease.end();
         }
         let state = OwnState::load(keeper, env).await?;
-        let attempts = Attempts::new(store.clone(), env);
+        let (attempts, progress) = (Attempts::new(store.clone(), env), Progress::new());
+        if let Some(known) = state.known() {
+            progress.owns(state.archive(), known.tenure);
+        }
         let archive = Self(Arc::new(Shared {
             deletes: attempts.apart(),
             attempts,
             following: Arc::new(Following::new(members, options.sabotage, env)),
-            progress: Arc::new(Progress::new()),
+            progress: Arc::new(progress),
             stop: watch::Sender::new(Stopping::No),
             lease,
             env: env.clone(),
@@ -235,6 +238,12 @@ impl Archive {
         }
     }
 
+    /// The identity of the archive, and the tenure of this pool in it. Until the first claim of
+    /// this process, these are the last ones that the pool had; empty and 0 before those.
+    pub fn tenure(&self) -> (String, u64) {
+        self.0.progress.tenure()
+    }
+
     /// Waits until the archive cannot be used any more.
     pub async fn ended(&self) -> ArchiveError {
         self.0.progress.ended().await
@@ -284,7 +293,9 @@ impl Claiming {
     async fn claim(&mut self) -> Result<Claimed, ArchiveError> {
         let shared = &self.archive.0;
         let claim = Claim { attempts: &shared.attempts, following: &shared.following, options: &self.options };
-        claim.make(&mut self.state).await
+        let claimed = claim.make(&mut self.state).await?;
+        shared.progress.owns(self.state.archive(), claimed.head.head.tenure);
+        Ok(claimed)
     }
 
     /// Claims the archive, and begins the lease. A mark on the first claim does not count for the

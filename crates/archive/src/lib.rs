@@ -77,7 +77,7 @@ pub use image_disk::ImageDisk;
 pub use image_pool::ImagePool;
 pub use name::DiskId;
 pub use options::{ArchiveOptions, ArchiveSabotage};
-pub use own_state::{StateKeeper, refuse_left};
+pub use own_state::{StateKeeper, note_other_owner, refuse_left};
 pub use progress::ArchiveState;
 pub use reader::{ArchiveDescription, ArchiveReader, TakeOver};
 pub use standby::{FollowEnd, Standby, StandbyParts};

@@ -68,6 +68,20 @@ pub async fn refuse_left(keeper: Arc<dyn StateKeeper>, env: &Env) -> Result<(), 
     OwnState::load(keeper, env).await?.refuse_to_leave()
 }
 
+/// Notes that the archive has another owner, as other processes say: the next start must ask the
+/// archive before it serves.
+///
+/// # Errors
+/// When it cannot be kept.
+pub async fn note_other_owner(keeper: Arc<dyn StateKeeper>, env: &Env) -> Result<(), ArchiveError> {
+    let mut state = OwnState::load(keeper, env).await?;
+    match &mut state.numbers.known {
+        Some(known) => known.superseded = true,
+        None => return Ok(()),
+    }
+    state.save().await
+}
+
 /// The owner numbers that this pool drew, and what it knows of the head.
 pub(crate) struct OwnState {
     keeper: Arc<dyn StateKeeper>,

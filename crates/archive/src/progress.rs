@@ -33,6 +33,8 @@ struct Known {
     state: ArchiveState,
     error: Option<ArchiveError>,
     version: u64,
+    /// The identity of the archive; empty before one is known.
+    archive: String,
     tenure: u64,
     promise: Promise,
     /// When the last cut was taken that a head names.
@@ -76,6 +78,7 @@ impl Progress {
             state: ArchiveState::Claiming,
             error: None,
             version: 0,
+            archive: String::new(),
             tenure: 0,
             promise: Promise::Local,
             cut_ms: None,
@@ -106,6 +109,18 @@ impl Progress {
             given_up: state.given_up,
             damaged_bytes: state.damaged_bytes,
         }
+    }
+
+    /// The pool has owned the archive of this identity, with this tenure.
+    pub(crate) fn owns(&self, archive: &str, tenure: u64) {
+        let mut state = self.state.lock();
+        (state.archive, state.tenure) = (archive.to_owned(), tenure);
+    }
+
+    /// The identity of the archive, and the tenure.
+    pub(crate) fn tenure(&self) -> (String, u64) {
+        let state = self.state.lock();
+        (state.archive.clone(), state.tenure)
     }
 
     /// A head names a new cut.

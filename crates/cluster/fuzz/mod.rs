@@ -44,7 +44,8 @@ impl Sessions for NoSessions {
 const OUTBOX_BYTES: u64 = 1 << 20;
 
 fn roster() -> Option<Roster> {
-    let nodes = ["a", "b"].map(|name| NodeAddress { name: name.to_owned(), address: format!("{name}:1") });
+    let nodes =
+        ["a", "b"].map(|name| NodeAddress { name: name.to_owned(), address: format!("{name}:1"), standby: None });
     let mut roster = Roster::new("a", nodes.into(), &["a".to_owned(), "b".to_owned()]).ok()?;
     roster.pin("h", "a").ok()?;
     roster.pin("r", "b").ok()?;

@@ -9,6 +9,8 @@ use prost::{Message, Oneof};
 use channels::{Published, Request, Response, Watch, WatchNumber, Watched};
 use members::{MemberCheck, MemberDone, MemberEvent, MemberList};
 
+use crate::tenure::Tenure;
+
 /// Maximum length of a frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
@@ -18,9 +20,9 @@ pub const HANDSHAKE_BYTES_MAX: usize = 128 << 10;
 const HEAD_BYTES: usize = 4;
 
 /// The protocol version of this build, and the oldest that it understands.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// See [`VERSION`].
-pub const VERSION_MIN: u32 = 4;
+pub const VERSION_MIN: u32 = 5;
 
 /// What a frame says.
 #[derive(Clone, PartialEq, Oneof)]
@@ -116,6 +118,12 @@ pub struct Hello {
     /// The namespaces of the sender, sorted by name.
     #[prost(message, repeated, tag = "8")]
     pub namespaces: Vec<WireNamespace>,
+    /// The sender's tenure.
+    #[prost(message, required, tag = "9")]
+    pub tenure: Tenure,
+    /// The latest tenure of the receiver's node that the sender has seen.
+    #[prost(message, required, tag = "10")]
+    pub seen: Tenure,
 }
 
 /// A namespace of channels.

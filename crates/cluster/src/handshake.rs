@@ -1,5 +1,5 @@
 //! The handshake of a link: both nodes prove that they have the cluster's secret, and compare their
-//! protocol versions, lists of homes and namespaces.
+//! protocol versions, lists of homes, namespaces and tenures.
 //!
 //! 1. Each node sends a hello with a nonce, first the opening node.
 //! 2. The opening node sends its proof, a MAC over both hellos.
@@ -13,9 +13,11 @@
 //! name ([`crate::OwnName`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
+use prost::Message;
 use sha2::Sha256;
 use steadfast_flow::{Env, shortened};
 
@@ -24,6 +26,7 @@ use crate::link::Incoming;
 use crate::namespaces::{self, Namespaces};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
+use crate::tenure::{Tenure, Tenures};
 
 /// What a process says of itself in a hello.
 pub(crate) struct Identity {
@@ -32,6 +35,7 @@ pub(crate) struct Identity {
     pub(crate) secret: Vec<u8>,
     /// Random bytes of this process.
     pub(crate) incarnation: Bytes,
+    pub(crate) tenures: Tenures,
 }
 
 /// The other node of a link.
@@ -40,21 +44,25 @@ pub(crate) struct Peer {
     pub(crate) node: NodeIndex,
     pub(crate) incarnation: Bytes,
     pub(crate) number: u64,
+    pub(crate) tenure: Tenure,
     /// Namespaces of both nodes that differ in options that a home does not need.
     pub(crate) differing: Vec<String>,
 }
 
 /// Why a link of another node is refused.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    /// The node, once it has proved that it has the secret.
-    pub(crate) node: Option<NodeIndex>,
-    pub(crate) why: String,
+pub(crate) enum Refusal {
+    /// The other end has not proved that it has the secret.
+    Stranger(String),
+    /// A node that has.
+    Node(NodeIndex, String),
+    /// It has seen a later tenure of this node, and has proved that it has the secret.
+    Superseded(String),
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { node: None, why }
+        Self::Stranger(why)
     }
 }
 
@@ -64,6 +72,8 @@ pub(crate) enum OpenError {
     /// The other node has a link to another process with this node's name, and has proved that it
     /// has the secret.
     Duplicate(String),
+    /// The other node has seen a later tenure of this node, and has proved that it has the secret.
+    Superseded(String),
     /// Anything else.
     Failed(String),
 }
@@ -73,6 +83,9 @@ impl From<String> for OpenError {
         Self::Failed(why)
     }
 }
+
+/// Time that opening a link and its handshake may take.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(3);
 
 /// Most characters of a reason for which another node refuses a link.
 const REASON_CHARS_MAX: usize = 256;
@@ -90,7 +103,8 @@ pub(crate) fn random_bytes(env: &Env) -> Bytes {
 }
 
 impl Identity {
-    fn hello(&self, number: u64, env: &Env) -> Hello {
+    /// What this process tells the node `to` of itself.
+    fn hello(&self, to: NodeIndex, number: u64, env: &Env) -> Hello {
         Hello {
             version: VERSION,
             version_min: VERSION_MIN,
@@ -100,7 +114,25 @@ impl Identity {
             homes_hash: Bytes::copy_from_slice(self.roster.homes_hash()),
             nonce: random_bytes(env),
             namespaces: self.namespaces.to_wire(),
+            tenure: self.tenures.own(),
+            seen: self.tenures.latest(to),
         }
+    }
+
+    /// Why this process must end, by the hello of a node that has proved that it has the secret.
+    fn superseded(&self, hello: &Hello) -> Result<(), String> {
+        let own = self.tenures.own();
+        if !hello.seen.supersedes(&own) {
+            return Ok(());
+        }
+        Err(format!(
+            "another process with the name {:?} owns the archive of its pool: the node {:?} has seen its tenure {}, and this \
+             process has {}. If the archive was put back to an earlier state, restart the other nodes",
+            self.roster.name(self.roster.own()),
+            hello.node,
+            hello.seen.number,
+            own.number
+        ))
     }
 
     fn proof(&self, role: Role, opening: &Hello, answering: &Hello, duplicate: String) -> Bytes {
@@ -116,7 +148,9 @@ impl Identity {
             mac.update(&hello.version_min.to_be_bytes());
             mac.update(&hello.number.to_be_bytes());
             let namespaces = namespaces::hash(&hello.namespaces);
-            for text in [hello.node.as_bytes(), &hello.incarnation, &hello.homes_hash, &hello.nonce, &namespaces] {
+            let (tenure, seen) = (hello.tenure.encode_to_vec(), hello.seen.encode_to_vec());
+            let texts = [hello.node.as_bytes(), &hello.incarnation, &hello.homes_hash, &hello.nonce, &namespaces];
+            for text in texts.into_iter().chain([&tenure[..], &seen]) {
                 mac.update(&(text.len() as u64).to_be_bytes());
                 mac.update(text);
             }
@@ -156,51 +190,61 @@ impl Identity {
         })
     }
 
-    /// Both nodes of a link prove that they have the secret. Returns the hello of `to`.
+    /// Both nodes of a link prove that they have the secret, if `to` has a later tenure than
+    /// `than`. Returns the hello of `to`.
     async fn prove(
         &self,
         to: NodeIndex,
-        number: u64,
+        (number, than): (u64, Option<&Tenure>),
         incoming: &mut Incoming,
         outbox: &Outbox,
         env: &Env,
     ) -> Result<Hello, OpenError> {
-        let opening = self.hello(number, env);
+        let opening = self.hello(to, number, env);
         outbox.send(Kind::Hello(opening.clone()).to_bytes());
         let answering = hello(incoming).await?;
         if self.find(&answering)? != to {
             return Err(OpenError::Failed(format!("the node at this address is {:?}", answering.node)));
+        }
+        if than.is_some_and(|than| !answering.tenure.supersedes(than)) {
+            return Err(OpenError::Failed("it has no later tenure".to_owned()));
         }
         outbox.send(self.proof(Role::Opening, &opening, &answering, String::new()));
         let Proof { proof, duplicate } = proof(incoming).await?;
         self.mac(Role::Answering, &opening, &answering)
             .verify_slice(&proof)
             .map_err(|_| "the node has another secret: cluster.secret must be the same on all nodes".to_owned())?;
+        self.superseded(&answering).map_err(OpenError::Superseded)?;
         if !duplicate.is_empty() {
             return Err(OpenError::Duplicate(duplicate.chars().take(REASON_CHARS_MAX).collect()));
         }
         Ok(answering)
     }
 
-    /// Opens a link to `to`, another node.
+    /// Opens a link to `to`, another node, if that has a later tenure than `than`.
     pub(crate) async fn open(
         &self,
         to: NodeIndex,
-        number: u64,
+        (number, than): (u64, Option<&Tenure>),
         incoming: &mut Incoming,
         outbox: &Outbox,
         env: &Env,
     ) -> Result<Peer, OpenError> {
         debug_assert!(to != self.roster.own(), "a node has no link to itself");
-        let answering = self.prove(to, number, incoming, outbox, env).await?;
+        let answering = self.prove(to, (number, than), incoming, outbox, env).await?;
         let differing = self.compare(&answering)?;
-        Ok(Peer { node: to, incarnation: answering.incarnation, number, differing })
+        Ok(Peer { node: to, incarnation: answering.incarnation, number, tenure: answering.tenure, differing })
     }
 
-    /// Whether the process that answers at this node's own address is this one.
-    pub(crate) async fn is_own(&self, incoming: &mut Incoming, outbox: &Outbox, env: &Env) -> Result<bool, OpenError> {
-        let answering = self.prove(self.roster.own(), 0, incoming, outbox, env).await?;
-        Ok(answering.incarnation == self.incarnation)
+    /// The tenure of the process that answers at an address of this node; `None`: it is this one.
+    pub(crate) async fn other_at_own(
+        &self,
+        incoming: &mut Incoming,
+        outbox: &Outbox,
+        env: &Env,
+    ) -> Result<Option<Tenure>, OpenError> {
+        let answering = self.prove(self.roster.own(), (0, None), incoming, outbox, env).await?;
+        Ok((answering.incarnation != self.incarnation).then_some(answering.tenure))
     }
 
     /// Answers a node that opens a link, if `admit` accepts its process. A refusal is sent to it.
@@ -209,7 +253,7 @@ impl Identity {
         &self,
         incoming: &mut Incoming,
         outbox: &Outbox,
-        admit: impl FnOnce(NodeIndex, &Bytes) -> Result<(), String>,
+        admit: impl FnOnce(NodeIndex, &Hello) -> Result<(), String>,
         env: &Env,
     ) -> Result<Option<Peer>, Refusal> {
         let refuse = |reason: String| {
@@ -218,7 +262,7 @@ impl Identity {
         };
         let opening = hello(incoming).await?;
         let node = self.find(&opening).map_err(refuse)?;
-        let answering = self.hello(opening.number, env);
+        let answering = self.hello(node, opening.number, env);
         outbox.send(Kind::Hello(answering.clone()).to_bytes());
         let Proof { proof, .. } = proof(incoming).await?;
         self.mac(Role::Opening, &opening, &answering).verify_slice(&proof).map_err(|_| {
@@ -227,15 +271,17 @@ impl Identity {
                 opening.node
             ))
         })?;
-        let admitted = admit(node, &opening.incarnation);
+        let admitted = admit(node, &opening);
         let duplicate = admitted.as_ref().err().cloned().unwrap_or_default();
         outbox.send(self.proof(Role::Answering, &opening, &answering, duplicate));
-        admitted.map_err(|why| Refusal { node: Some(node), why })?;
+        self.superseded(&opening).map_err(Refusal::Superseded)?;
+        admitted.map_err(|why| Refusal::Node(node, why))?;
         if node == self.roster.own() {
             return Ok(None);
         }
-        let differing = self.compare(&opening).map_err(|why| Refusal { node: Some(node), why: refuse(why) })?;
-        Ok(Some(Peer { node, incarnation: opening.incarnation, number: opening.number, differing }))
+        let differing = self.compare(&opening).map_err(|why| Refusal::Node(node, refuse(why)))?;
+        let Hello { incarnation, number, tenure, .. } = opening;
+        Ok(Some(Peer { node, incarnation, number, tenure, differing }))
     }
 }
 
@@ -273,22 +319,23 @@ mod tests {
     use crate::roster::NodeAddress;
 
     fn identity(own: &str, env: &Env) -> Identity {
-        let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:1") };
+        let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:1"), standby: None };
         let roster = Roster::new(own, vec![node("a"), node("b")], &["a".to_owned()]).expect("valid");
         let namespaces = Namespaces::default();
-        Identity { roster: Arc::new(roster), namespaces, secret: own.into(), incarnation: random_bytes(env) }
+        let tenures = Tenures::new(2, roster.own(), Arc::new(Tenure::default));
+        Identity { roster: Arc::new(roster), namespaces, secret: own.into(), incarnation: random_bytes(env), tenures }
     }
 
     #[tokio::test]
     async fn a_node_without_the_secret_gets_no_proof() {
         let env = Env::tokio();
-        let opening = Kind::Hello(identity("b", &env).hello(1, &env)).to_bytes();
+        let opening = Kind::Hello(identity("b", &env).hello(NodeIndex(0), 1, &env)).to_bytes();
         let guess = Kind::Proof(Proof { proof: Bytes::from_static(&[0; 32]), duplicate: String::new() }).to_bytes();
         let (outbox, sent) = Outbox::new(1 << 20);
         let mut incoming = Incoming::new(stream::iter([Ok(opening), Ok(guess)]).boxed());
         let refused = identity("a", &env).answer(&mut incoming, &outbox, |_, _| Ok(()), &env).await;
         let refused = refused.expect_err("another secret");
-        assert!(refused.node.is_none() && refused.why.contains("another secret"), "{refused:?}");
+        assert!(matches!(&refused, Refusal::Stranger(why) if why.contains("another secret")), "{refused:?}");
         drop(outbox);
         let mut decoder = FrameDecoder::default();
         sent.collect::<Vec<_>>().await.into_iter().for_each(|bytes| decoder.push(&bytes));

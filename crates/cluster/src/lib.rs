@@ -10,6 +10,7 @@
 //! this node, and `front` those of other nodes with subscribers here.
 
 mod channels;
+mod dialer;
 mod door;
 mod error;
 mod events;
@@ -27,6 +28,7 @@ mod keys;
 mod link;
 mod links;
 mod members;
+mod name_taken;
 mod namespaces;
 mod options;
 mod outbox;
@@ -37,15 +39,18 @@ mod roster;
 mod sabotage;
 mod sessions;
 mod status;
+mod tenure;
 mod transport;
 
 pub use channels::{Attachment, Channel, Channels, ChannelsStatus, Presence};
+pub use dialer::Dialer;
 pub use door::ClusterDoor;
 pub use error::ChannelError;
 pub use events::LinkEvents;
 pub use front::HistoryBounds;
 pub use links::{ClusterOptions, Links};
 pub use members::{ClientId, Member, MemberChange};
+pub use name_taken::NameTaken;
 pub use namespaces::{NamespaceTerms, Namespaces};
 pub use options::ChannelsOptions;
 pub use outbox::Outbox;
@@ -56,4 +61,5 @@ pub use roster::{NodeAddress, NodeIndex, Roster};
 pub use sabotage::ClusterSabotage;
 pub use sessions::Sessions;
 pub use status::{ClusterStatus, LinkState, LinkStatus, NodeStatus, RefusedProcess};
+pub use tenure::{OwnTenure, Tenure};
 pub use transport::{HttpTransport, PinnedTls, Transport, Wire};

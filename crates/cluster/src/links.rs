@@ -1,5 +1,6 @@
 //! The links of a node: one to each other node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,38 +12,26 @@ use steadfast_flow::{Env, log_rarely};
 use tokio::sync::{oneshot, watch};
 
 use crate::events::LinkEvents;
-use crate::handshake::{Identity, OpenError, Peer, Refusal, random_bytes};
+use crate::frame::Hello;
+use crate::handshake::{HANDSHAKE, Identity, Peer, Refusal, random_bytes};
 use crate::link::{Incoming, Serving, ping, run};
+use crate::name_taken::NameTaken;
 use crate::namespaces::{Namespaces, in_words};
 use crate::outbox::Outbox;
 use crate::roster::{NodeIndex, Roster};
 use crate::sabotage::ClusterSabotage;
 use crate::status::{ClusterStatus, LinkCounters, LinkState, LinkStatus, NodeStatus, RefusedProcess};
-use crate::transport::Transport;
-
-/// Time that opening a link and its handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(3);
+use crate::tenure::{OwnTenure, Tenures};
 
 /// Time that a stop waits for the answers to requests of other nodes, and for their closing of the
 /// links.
 const ANSWERS: Duration = Duration::from_secs(2);
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// Pause before a link is opened again, and the random time that is added to it, milliseconds.
-const RETRY_MS: (u64, u64) = (300, 300);
-
-/// Time that a question to this node's own address may take.
-const OWN_ADDRESS: Duration = Duration::from_secs(1);
-
-/// Refusals one after the other, about ten seconds, after which a process is the second of its
-/// name. The old link of a process that has lost its machine is lost in three.
-const DUPLICATES_MAX: u32 = 23;
-
 /// How long the status shows a process that was refused.
 const REFUSED_SHOWN: Duration = Duration::from_secs(60);
 
 /// Settings of a node.
-#[derive(Debug)]
 pub struct ClusterOptions {
     /// The nodes.
     pub roster: Arc<Roster>,
@@ -50,6 +39,8 @@ pub struct ClusterOptions {
     pub namespaces: Namespaces,
     /// The secret that all nodes have.
     pub secret: Vec<u8>,
+    /// The tenure of this process.
+    pub tenure: OwnTenure,
     /// Bytes that may wait to be sent on a link. A link above it is closed.
     pub outbox_bytes_max: u64,
 }
@@ -69,7 +60,8 @@ struct Shown {
     up: bool,
     since: Duration,
     established: u64,
-    error: Option<String>,
+    /// Why there is no link, by the address of the other end in the list of nodes.
+    errors: BTreeMap<String, String>,
     differing: Vec<String>,
     /// The address of a further process that was refused, and when.
     refused: Option<(String, Duration)>,
@@ -77,7 +69,13 @@ struct Shown {
 
 impl Shown {
     fn new(since: Duration) -> Self {
-        Self { up: false, since, established: 0, error: None, differing: Vec::new(), refused: None }
+        let errors = BTreeMap::new();
+        Self { up: false, since, established: 0, errors, differing: Vec::new(), refused: None }
+    }
+
+    fn error(&self) -> Option<String> {
+        let errors: Vec<&str> = self.errors.values().map(String::as_str).collect();
+        (!errors.is_empty()).then(|| errors.join("; "))
     }
 
     fn refused(&self, now: Duration) -> Option<RefusedProcess> {
@@ -105,8 +103,8 @@ struct Inner {
     slots: Vec<Slot>,
     /// Whether links are served.
     started: watch::Sender<bool>,
-    /// Why this process is the second of its name.
-    duplicate: watch::Sender<Option<String>>,
+    /// Why this process must end.
+    taken: watch::Sender<Option<NameTaken>>,
 }
 
 /// The links of a node. Clones share them.
@@ -114,7 +112,7 @@ struct Inner {
 pub struct Links(Arc<Inner>);
 
 impl Links {
-    /// A node without links. [`Links::start`] opens them.
+    /// A node without links. [`Dialer::start`] opens them.
     pub fn new(options: ClusterOptions, events: Arc<dyn LinkEvents>, env: Env) -> Self {
         Self::with_sabotage(options, events, env, ClusterSabotage::None)
     }
@@ -134,18 +132,25 @@ impl Links {
             shown: Mutex::new(Shown::new(since)),
             counters: LinkCounters::default(),
         };
-        let slots = options.roster.nodes().map(slot).collect();
-        let ClusterOptions { roster, namespaces, secret, outbox_bytes_max } = options;
-        let identity = Identity { roster, namespaces, secret, incarnation: random_bytes(&env) };
-        let (started, duplicate) = (watch::Sender::default(), watch::Sender::default());
-        Self(Arc::new(Inner { identity, outbox_bytes_max, sabotage, events, env, slots, started, duplicate }))
+        let slots: Vec<Slot> = options.roster.nodes().map(slot).collect();
+        let ClusterOptions { roster, namespaces, secret, tenure, outbox_bytes_max } = options;
+        let tenures = Tenures::new(slots.len(), roster.own(), tenure);
+        let identity = Identity { roster, namespaces, secret, incarnation: random_bytes(&env), tenures };
+        let (started, taken) = (watch::Sender::default(), watch::Sender::default());
+        Self(Arc::new(Inner { identity, outbox_bytes_max, sabotage, events, env, slots, started, taken }))
     }
 
     pub(crate) fn env(&self) -> &Env {
         &self.0.env
     }
 
-    fn outbox(&self) -> (Outbox, impl Stream<Item = Bytes> + Send + use<> + 'static) {
+    /// What this process says of itself.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// A new outbox, and the frames that leave it.
+    pub(crate) fn outbox(&self) -> (Outbox, impl Stream<Item = Bytes> + Send + use<> + 'static) {
         Outbox::with_sabotage(self.0.outbox_bytes_max, self.0.sabotage)
     }
 
@@ -154,19 +159,13 @@ impl Links {
         &self.0.identity.roster
     }
 
-    /// Opens the links to the nodes whose names are less than this one's; the others open theirs.
-    /// From now on, links are served.
-    /// A lost link is opened again until `stop` is set. Then the requests under way are answered,
-    /// and all links are closed; the receiver completes.
-    pub fn start(&self, transport: &Arc<dyn Transport>, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
-        let (roster, env) = (self.roster(), &self.0.env);
+    /// From now on, links are served, until `stop` is set. Then the requests under way are
+    /// answered, and all links are closed; the receiver completes.
+    pub(crate) fn start(&self, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
         self.0.started.send_replace(true);
-        for node in roster.nodes().filter(|node| roster.name(*node) < roster.name(roster.own())) {
-            env.spawn_critical("cluster link", self.clone().keep_open(node, transport.clone(), stop.clone()));
-        }
         let (links, mut stop) = (self.clone(), stop.clone());
         let (done, ended) = oneshot::channel();
-        env.spawn("cluster stop", async move {
+        self.0.env.spawn("cluster stop", async move {
             let _ = stop.wait_for(|stop| *stop).await;
             links.close().await;
             let _ = done.send(());
@@ -192,104 +191,54 @@ impl Links {
         outboxes().for_each(|outbox| outbox.close());
     }
 
-    async fn keep_open(self, node: NodeIndex, transport: Arc<dyn Transport>, mut stop: watch::Receiver<bool>) {
-        let mut number = 0;
-        let mut duplicates = 0;
-        while !*stop.borrow() {
-            number += 1;
-            let why = match self.open(node, number, &*transport).await {
-                OpenError::Duplicate(why) => {
-                    duplicates += 1;
-                    if duplicates == DUPLICATES_MAX {
-                        self.0.duplicate.send_replace(Some(why.clone()));
-                    }
-                    why
-                }
-                OpenError::Failed(why) => {
-                    duplicates = 0;
-                    why
-                }
-            };
-            self.failed(node, why);
-            let pause = RETRY_MS.0 + self.0.env.random_u64() % RETRY_MS.1;
-            tokio::select! {
-                () = self.0.env.sleep(Duration::from_millis(pause)) => {}
-                _ = stop.wait_for(|stop| *stop) => return,
-            }
-        }
-    }
-
-    /// Opens a link and serves it. Returns why it ended.
-    async fn open(&self, node: NodeIndex, number: u64, transport: &dyn Transport) -> OpenError {
-        let Inner { identity, env, .. } = &*self.0;
-        let (outbox, frames) = self.outbox();
-        let opened = async {
-            let incoming = transport.open(identity.roster.address(node), frames.boxed()).await?;
-            let mut incoming = Incoming::new(incoming);
-            let peer = identity.open(node, number, &mut incoming, &outbox, env).await?;
-            Ok::<_, OpenError>((peer, incoming))
-        };
-        match env.timeout(HANDSHAKE, opened).await {
-            Some(Ok((peer, incoming))) => {
-                let address = identity.roster.address(node).to_owned();
-                OpenError::Failed(self.serve(peer, address, incoming, &outbox).await)
-            }
-            Some(Err(why)) => why,
-            None => OpenError::Failed(format!("no answer within {} s", HANDSHAKE.as_secs())),
-        }
-    }
-
-    /// Whether this process answers at the address that the list of nodes gives this node. `false`:
-    /// another one with its name does. The error says why it is not known.
-    pub(crate) async fn is_own_address(&self, transport: &dyn Transport) -> Result<bool, String> {
-        let Inner { identity, env, .. } = &*self.0;
-        let (outbox, frames) = self.outbox();
-        let answer = async {
-            let incoming = transport.open(identity.roster.address(identity.roster.own()), frames.boxed()).await?;
-            identity.is_own(&mut Incoming::new(incoming), &outbox, env).await
-        };
-        match env.timeout(OWN_ADDRESS, answer).await {
-            Some(Ok(own)) => Ok(own),
-            Some(Err(OpenError::Failed(why) | OpenError::Duplicate(why))) => Err(why),
-            None => Err(format!("no answer within {} s", OWN_ADDRESS.as_secs())),
-        }
+    /// This process must end.
+    pub(crate) fn must_end(&self, why: NameTaken) {
+        self.0.taken.send_if_modified(|taken| {
+            let is_news = taken.is_none();
+            taken.get_or_insert(why);
+            is_news
+        });
     }
 
     /// Notes why this node's own address does not answer, and logs it if it is news.
-    pub(crate) fn own_address_fails(&self, why: String) {
+    pub(crate) fn own_address_fails(&self, address: &str, why: String) {
         let (roster, mut shown) = (self.roster(), self.0.slots[usize::from(self.roster().own().0)].shown.lock());
-        if shown.error.as_ref() != Some(&why) {
-            let (name, address) = (roster.name(roster.own()), roster.address(roster.own()));
+        if shown.errors.get(address) != Some(&why) {
+            let name = roster.name(roster.own());
             tracing::warn!(
                 "cluster: this node, {name:?}, cannot reach itself at {address}, its address in cluster.nodes: {why}"
             );
-            shown.error = Some(why);
+            shown.errors.insert(address.to_owned(), why);
         }
     }
 
     /// Completes when another node has refused this process as the second of its name for about ten
-    /// seconds, with the reason.
-    pub(crate) async fn refused_as_duplicate(&self) -> String {
-        let mut duplicate = self.0.duplicate.subscribe();
-        let found = duplicate.wait_for(Option::is_some).await;
-        // The sender lives as long as this.
-        found.ok().and_then(|why| why.clone()).unwrap_or_default()
+    /// seconds, or has seen a later tenure of it, with the reason.
+    pub(crate) async fn taken(&self) -> NameTaken {
+        let mut taken = self.0.taken.subscribe();
+        let found = taken.wait_for(Option::is_some).await;
+        found.ok().and_then(|why| why.clone()).expect("the sender lives as long as this")
     }
 
     /// Checks that no other process has the name of a node. The process of an older link must have
-    /// been silent for so long that the link is lost.
-    fn admit(&self, node: NodeIndex, incarnation: &Bytes, from: &str) -> Result<(), String> {
-        let slot = &self.0.slots[usize::from(node.0)];
+    /// been silent for so long that the link is lost, or be superseded.
+    fn admit(&self, node: NodeIndex, hello: &Hello, from: &str) -> Result<(), String> {
+        let Inner { identity, slots, .. } = &*self.0;
+        let slot = &slots[usize::from(node.0)];
         if node == self.roster().own() {
-            if *incarnation != self.0.identity.incarnation {
+            if hello.incarnation != identity.incarnation {
                 let name = self.roster().name(node);
-                log_rarely!(warn, "cluster: another process has the name of this node, {name:?}, at {from}: it ends");
+                log_rarely!(warn, "cluster: another process has the name of this node, {name:?}, at {from}");
             }
             return Ok(());
         }
+        identity.tenures.check(node, &hello.tenure)?;
         let newest = slot.newest.lock();
         let is_open = newest.outbox.as_ref().is_some_and(|outbox| !outbox.is_closed());
-        if !is_open || newest.incarnation == *incarnation {
+        if !is_open
+            || newest.incarnation == hello.incarnation
+            || hello.tenure.supersedes(&identity.tenures.latest(node))
+        {
             return Ok(());
         }
         slot.shown.lock().refused = Some((from.to_owned(), self.0.env.now()));
@@ -318,7 +267,7 @@ impl Links {
         self.0.env.spawn_critical("cluster link", async move {
             let Inner { identity, env, .. } = &*links.0;
             let mut incoming = Incoming::new(incoming);
-            let admit = |node, incarnation: &Bytes| links.admit(node, incarnation, &from);
+            let admit = |node, hello: &Hello| links.admit(node, hello, &from);
             match env.timeout(HANDSHAKE, identity.answer(&mut incoming, &outbox, admit, env)).await {
                 Some(Ok(None)) => {}
                 Some(Ok(Some(peer))) => {
@@ -327,10 +276,11 @@ impl Links {
                     let _ = links.0.started.subscribe().wait_for(|started| *started).await;
                     let node = peer.node;
                     let why = links.serve(peer, from, incoming, &outbox).await;
-                    links.failed(node, why);
+                    links.failed(node, identity.roster.address(node), why);
                 }
-                Some(Err(Refusal { node: Some(node), why })) => links.failed(node, why),
-                Some(Err(Refusal { node: None, why })) => log_rarely!(warn, "cluster: a link is refused: {why}"),
+                Some(Err(Refusal::Node(node, why))) => links.failed(node, identity.roster.address(node), why),
+                Some(Err(Refusal::Superseded(why))) => links.must_end(NameTaken::Superseded(why)),
+                Some(Err(Refusal::Stranger(why))) => log_rarely!(warn, "cluster: a link is refused: {why}"),
                 None => tracing::debug!("cluster: a connection without a handshake is closed"),
             }
         });
@@ -338,13 +288,16 @@ impl Links {
     }
 
     /// Serves a link until it ends, and returns why it did.
-    async fn serve(&self, peer: Peer, address: String, mut incoming: Incoming, outbox: &Outbox) -> String {
+    pub(crate) async fn serve(&self, peer: Peer, address: String, mut incoming: Incoming, outbox: &Outbox) -> String {
         let Inner { env, slots, events, .. } = &*self.0;
         let slot = &slots[usize::from(peer.node.0)];
         let (older, restarted) = {
             let mut newest = slot.newest.lock();
             if newest.incarnation == peer.incarnation && newest.number >= peer.number {
                 return "a newer link has replaced it".to_owned();
+            }
+            if let Err(why) = self.0.identity.tenures.note(peer.node, &peer.tenure) {
+                return why;
             }
             let restarted = !newest.incarnation.is_empty() && newest.incarnation != peer.incarnation;
             let (incarnation, number) = (peer.incarnation, peer.number);
@@ -362,7 +315,7 @@ impl Links {
             assert!(!shown.up, "two links of a node are served at a time");
             (shown.up, shown.since, shown.established) = (true, env.now(), shown.established + 1);
             tracing::info!(node = self.roster().name(peer.node), "cluster: the link is up");
-            shown.error = None;
+            shown.errors.clear();
             if !peer.differing.is_empty() && shown.differing != peer.differing {
                 tracing::warn!(
                     node = self.roster().name(peer.node),
@@ -384,12 +337,12 @@ impl Links {
     }
 
     /// Notes why there is no link, and logs it if it is news.
-    fn failed(&self, node: NodeIndex, why: String) {
+    pub(crate) fn failed(&self, node: NodeIndex, address: &str, why: String) {
         let mut shown = self.0.slots[usize::from(node.0)].shown.lock();
         // A further link of a node that has one already fails alone.
-        if !shown.up && shown.error.as_ref() != Some(&why) {
+        if !shown.up && shown.errors.get(address) != Some(&why) {
             tracing::warn!(node = self.roster().name(node), "cluster: the link is down: {why}");
-            shown.error = Some(why);
+            shown.errors.insert(address.to_owned(), why);
         }
     }
 
@@ -398,7 +351,10 @@ impl Links {
         let (roster, now) = (self.roster(), self.0.env.now());
         let link = |node: NodeIndex| {
             let slot = &self.0.slots[usize::from(node.0)];
-            let outbox_bytes = slot.newest.lock().outbox.as_ref().map_or(0, Outbox::bytes);
+            let (outbox_bytes, peer) = {
+                let newest = slot.newest.lock();
+                (newest.outbox.as_ref().map_or(0, Outbox::bytes), newest.address.clone())
+            };
             let shown = slot.shown.lock();
             LinkStatus {
                 state: if shown.up { LinkState::Up } else { LinkState::Down },
@@ -407,7 +363,9 @@ impl Links {
                 outbox_bytes: if shown.up { outbox_bytes } else { 0 },
                 established: shown.established,
                 frames_received: slot.counters.frames_received(),
-                error: shown.error.clone(),
+                peer: shown.up.then_some(peer),
+                tenure: self.0.identity.tenures.latest(node).number,
+                error: shown.error(),
                 differing_namespaces: shown.differing.clone(),
                 refused: shown.refused(now),
             }
@@ -415,6 +373,7 @@ impl Links {
         let node = |node: NodeIndex| NodeStatus {
             name: roster.name(node).to_owned(),
             address: roster.address(node).to_owned(),
+            standby: roster.standby(node).map(str::to_owned),
             home: roster.homes().iter().any(|home| home == roster.name(node)),
             link: (node != roster.own()).then(|| link(node)),
         };

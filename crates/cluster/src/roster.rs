@@ -22,6 +22,14 @@ pub struct NodeAddress {
     pub name: String,
     /// Host and port of its links.
     pub address: String,
+    /// Host and port of its links on the machine of its standby, once that is promoted. Homes only.
+    pub standby: Option<String>,
+}
+
+impl NodeAddress {
+    fn addresses(&self) -> impl Iterator<Item = &str> {
+        [Some(self.address.as_str()), self.standby.as_deref()].into_iter().flatten()
+    }
 }
 
 /// A node's index in the list of nodes of this process. Other nodes may number them otherwise.
@@ -77,12 +85,11 @@ impl Roster {
             if !names.insert(&node.name) {
                 return Err(format!("there are two nodes of the name {:?}", node.name));
             }
-            if !node
-                .address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-            {
-                return Err(format!("the node {}: {:?} is not an address: use HOST:PORT", node.name, node.address));
+            for address in node.addresses() {
+                check_address(address).map_err(|e| format!("the node {}: {e}", node.name))?;
+            }
+            if node.standby.as_ref() == Some(&node.address) {
+                return Err(format!("the node {}: its standby needs an address of its own", node.name));
             }
         }
         let index = |name: &str| nodes.iter().position(|node| node.name == name).map(|at| NodeIndex(at as u16));
@@ -103,6 +110,10 @@ impl Roster {
         for home in named.keys() {
             hash.update((home.len() as u64).to_be_bytes());
             hash.update(home);
+        }
+        if let Some(front) = nodes.iter().find(|node| node.standby.is_some() && !named.contains_key(node.name.as_str()))
+        {
+            return Err(format!("the node {}: only a home has a standby, because a front has no pool", front.name));
         }
         let ring = HomeRing::new(&named.into_iter().collect::<Vec<_>>());
         let (home_names, homes_hash) = (homes.to_vec(), hash.finalize().into());
@@ -146,6 +157,16 @@ impl Roster {
         self.nodes.get(usize::from(node.0)).map_or("", |node| &node.address)
     }
 
+    /// The addresses of a node's links: its own, and that of its standby.
+    pub fn addresses(&self, node: NodeIndex) -> impl Iterator<Item = &str> {
+        self.nodes.get(usize::from(node.0)).into_iter().flat_map(NodeAddress::addresses)
+    }
+
+    /// The address of the links of a node's standby.
+    pub fn standby(&self, node: NodeIndex) -> Option<&str> {
+        self.nodes.get(usize::from(node.0))?.standby.as_deref()
+    }
+
     /// A node by its name.
     pub fn find(&self, name: &str) -> Option<NodeIndex> {
         self.nodes.iter().position(|node| node.name == name).map(|at| NodeIndex(at as u16))
@@ -177,6 +198,14 @@ impl Roster {
     }
 }
 
+fn check_address(address: &str) -> Result<(), String> {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match parts.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(_) => Ok(()),
+        None => Err(format!("{address:?} is not an address: use HOST:PORT")),
+    }
+}
+
 fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(allowed) {
@@ -194,7 +223,11 @@ mod tests {
     use super::*;
 
     pub(crate) fn nodes(names: &[&str]) -> Vec<NodeAddress> {
-        let node = |name: &&str| NodeAddress { name: (*name).to_owned(), address: format!("{name}.example:7000") };
+        let node = |name: &&str| NodeAddress {
+            name: (*name).to_owned(),
+            address: format!("{name}.example:7000"),
+            standby: None,
+        };
         names.iter().map(node).collect()
     }
 
@@ -204,6 +237,11 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
+        let a = |address: &str, standby: Option<&str>| NodeAddress {
+            name: "a".to_owned(),
+            address: address.to_owned(),
+            standby: standby.map(str::to_owned),
+        };
         let good = || nodes(&["a", "b"]);
         for (own, nodes, homes, expected) in [
             ("c", good(), names(&["a"]), "\"c\", is not among the nodes"),
@@ -212,7 +250,10 @@ mod tests {
             ("a", good(), names(&["a", "a"]), "named twice"),
             ("a", nodes(&["a", "a"]), names(&["a"]), "two nodes of the name"),
             ("a", nodes(&["a", "b c"]), names(&["a"]), "not a name for a node"),
-            ("a", vec![NodeAddress { name: "a".into(), address: "a".into() }], names(&["a"]), "HOST:PORT"),
+            ("a", vec![a("a", None)], names(&["a"]), "HOST:PORT"),
+            ("a", vec![a("a:1", Some("a2"))], names(&["a"]), "HOST:PORT"),
+            ("a", vec![a("a:1", Some("a:1"))], names(&["a"]), "address of its own"),
+            ("a", [vec![a("a:1", Some("a2:1"))], nodes(&["b"])].concat(), names(&["b"]), "only a home has a standby"),
         ] {
             let error = Roster::new(own, nodes, &homes).expect_err(expected);
             assert!(error.contains(expected), "{error}");

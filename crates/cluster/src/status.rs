@@ -29,6 +29,10 @@ pub struct LinkStatus {
     pub established: u64,
     /// Frames received since the start.
     pub frames_received: u64,
+    /// The address of the other end, while the link is up.
+    pub peer: Option<String>,
+    /// The latest tenure of the node: its pool has an owner of this number; 0 without an archive.
+    pub tenure: u64,
     /// Why the last link ended, or could not be established.
     pub error: Option<String>,
     /// Namespaces whose options are not the same at the other node. Their channels are stored in
@@ -54,6 +58,8 @@ pub struct NodeStatus {
     pub name: String,
     /// The address of its links.
     pub address: String,
+    /// The address of its links on the machine of its standby.
+    pub standby: Option<String>,
     /// Whether it is a home of channels.
     pub home: bool,
     /// The link to it; `None` for this node.

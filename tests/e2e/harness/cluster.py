@@ -8,23 +8,39 @@ from .server import free_port
 
 
 class Nodes:
-    """Servers that are nodes of one cluster, by name. `networks`: each has a network of its own."""
+    """Servers that are nodes of one cluster, by name. `networks`: each has a network of its own. `standbys`: homes with
+    a second address."""
 
-    def __init__(self, make_server, names="ab", homes="ab", networks=None):
+    def __init__(self, make_server, names="ab", homes="ab", networks=None, standbys=()):
         self.make_server, self.networks = make_server, networks
         self.homes = ",".join(homes)
         self.ports = {name: free_port() for name in names}
+        self.standby_ports = {name: free_port() for name in standbys}
         self.servers = {}
 
     def address(self, name):
         return self.networks.addresses[name] if self.networks else "127.0.0.1"
 
+    def nodes(self):
+        """The setting, as text."""
+        if not self.standby_ports:
+            return ",".join(f"{node}={self.address(node)}:{port}" for node, port in self.ports.items())
+        tables = []
+        for node, port in self.ports.items():
+            own, other = self.address(node), self.standby_ports.get(node)
+            standby = f', standby = "{own}:{other}"' if other else ""
+            tables.append(f'{{ name = "{node}", address = "{own}:{port}"{standby} }}')
+        return f"[{', '.join(tables)}]"
+
+    def settings(self, name, port=None, **settings):
+        """The settings of a process of a node; `settings` without `cluster.`."""
+        own = {"name": name, "nodes": self.nodes(), "homes": self.homes, "secret": "0123456789abcdef" * 2,
+               "listen": f"{self.address(name)}:{port or self.ports[name]}", **settings}
+        return {f"cluster.{key}": value for key, value in own.items()} | {"live.listen": f"{self.address(name)}:0"}
+
     def make(self, name, start=True, args=(), **settings):
         """A node; `settings` without `cluster.`."""
-        nodes = ",".join(f"{node}={self.address(node)}:{port}" for node, port in self.ports.items())
-        own = {"name": name, "nodes": nodes, "homes": self.homes, "secret": "0123456789abcdef" * 2,
-               "listen": f"{self.address(name)}:{self.ports[name]}", **settings}
-        own = {f"cluster.{key}": value for key, value in own.items()} | {"live.listen": f"{self.address(name)}:0"}
+        own = self.settings(name, **settings)
         options = {"address": self.address(name), "wrapper": self.networks.wrapper(name)} if self.networks else {}
         self.servers[name] = self.make_server(name=name, start=start, settings=own, args=args, **options)
         return self.servers[name]

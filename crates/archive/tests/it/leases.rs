@@ -139,7 +139,7 @@ async fn a_pool_without_a_lease_ends_that_of_its_last_start() {
     pool.archive_options.claim_wait = Duration::from_millis(100);
     let store = pool.open().await;
     let archive = pool.archive_with(&store, pool.remote.with_fates(away())).await.expect("it serves");
-    assert!(pool.lease.holds() && archive.status().tenure == 0);
+    assert!(pool.lease.holds() && archive.status().version == 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use steadfast_archive::{ArchiveError, DiskId, TakeOver};
+use steadfast_archive::{ArchiveError, DiskId, TakeOver, note_other_owner};
 use steadfast_flow::Env;
 use steadfast_log::Log;
 use steadfast_net::{Fate, RemoteCall, RemoteError};
@@ -188,6 +188,17 @@ async fn a_start_needs_the_store_only_once() {
 
     let store = pool.open().await;
     let archive = pool.archive_with(&store, pool.remote.with_fates(away())).await.expect("it serves without the store");
-    assert_eq!(archive.status().tenure, 0);
+    // Not claimed yet: it is the tenure of the last start.
+    assert_eq!((archive.status().version, archive.tenure().1), (0, 1));
+    archive.stop(Duration::from_secs(10)).await;
+    store.close().await.expect("closed");
+
+    // Other processes say that the archive has another owner: so the next start asks it.
+    note_other_owner(pool.kept.clone(), &pool.env).await.expect("kept");
+    let store = pool.open().await;
+    let refused = pool.archive_with(&store, pool.remote.with_fates(away())).await.expect_err("refused");
+    assert!(matches!(&refused, ArchiveError::Unreachable(why) if why.contains("another owner")), "{refused}");
+    let archive = pool.archive(&store).await.expect("the archive knows of none");
+    assert_eq!(archive.tenure().1, 2);
     archive.stop(Duration::from_secs(10)).await;
 }

@@ -10,8 +10,9 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClientId, ClusterOptions, ClusterSabotage, LinkEvents, LinkState, LinkStatus, Links,
-    Member, MemberChange, NamespaceTerms, Namespaces, NodeAddress, OwnName, Roster, Sessions, Transport, Wire,
+    Channels, ChannelsOptions, ClientId, ClusterOptions, ClusterSabotage, Dialer, LinkEvents, LinkState, LinkStatus,
+    Links, Member, MemberChange, NamespaceTerms, Namespaces, NodeAddress, OwnName, OwnTenure, Roster, Sessions, Tenure,
+    Transport, Wire,
 };
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::{BoxFuture, Env};
@@ -179,9 +180,19 @@ pub(crate) fn address(name: &str) -> String {
 }
 
 pub(crate) fn roster(own: &str, nodes: &[&str], homes: &[&str]) -> Roster {
-    let nodes = nodes.iter().map(|name| NodeAddress { name: (*name).to_owned(), address: address(name) }).collect();
+    let nodes = nodes
+        .iter()
+        .map(|name| NodeAddress { name: (*name).to_owned(), address: address(name), standby: None })
+        .collect();
     let homes: Vec<String> = homes.iter().map(|home| (*home).to_owned()).collect();
     Roster::new(own, nodes, &homes).expect("a roster")
+}
+
+/// The roster of a home with a standby, whose address is the home's with a 2.
+pub(crate) fn standby_roster(own: &str, nodes: &[&str], home: &str) -> Roster {
+    let standby = |name: &str| (name == home).then(|| address(&format!("{name}2")));
+    let node = |name: &&str| NodeAddress { name: (*name).to_owned(), address: address(name), standby: standby(name) };
+    Roster::new(own, nodes.iter().map(node).collect(), &[home.to_owned()]).expect("a roster")
 }
 
 impl Hub {
@@ -246,19 +257,42 @@ impl Hub {
         store: Store,
         sabotage: ClusterSabotage,
     ) -> Node {
-        let (own, roster) = (roster.address(roster.own()).to_owned(), Arc::new(roster));
+        let own = roster.address(roster.own()).to_owned();
+        self.start_at(own, roster, namespaces, secret, (store, sabotage, Arc::new(Tenure::default)))
+    }
+
+    /// Starts a node that listens at the address of this name, and whose pool has this tenure; 0:
+    /// it has no archive.
+    pub(crate) async fn start_of_tenure(&self, roster: Roster, at: &str, number: u64) -> Node {
+        let archive = if number == 0 { String::new() } else { "archive".to_owned() };
+        let tenure = Tenure { archive, number };
+        let tenure: OwnTenure = Arc::new(move || tenure.clone());
+        let parts = (store().await, ClusterSabotage::None, tenure);
+        self.start_at(address(at), roster, Namespaces::default(), "secret", parts)
+    }
+
+    fn start_at(
+        &self,
+        own: String,
+        roster: Roster,
+        namespaces: Namespaces,
+        secret: &str,
+        (store, sabotage, tenure): (Store, ClusterSabotage, OwnTenure),
+    ) -> Node {
+        let roster = Arc::new(roster);
         let options = ChannelsOptions { sabotage, ..options() };
         let channels = Channels::new(Some(store), roster.clone(), &options, Env::tokio());
         let sessions = Arc::new(Recorder::default());
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);
-        let options = ClusterOptions { roster, namespaces, secret: secret.into(), outbox_bytes_max: OUTBOX_BYTES };
+        let options =
+            ClusterOptions { roster, namespaces, secret: secret.into(), tenure, outbox_bytes_max: OUTBOX_BYTES };
         let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
         let links = Links::new(options, events, Env::tokio());
         self.listening.lock().insert(own.clone(), links.clone());
         let (stop, stopped) = watch::channel(false);
         let transport: Arc<dyn Transport> = Arc::new(Port { hub: self.clone(), own });
-        links.start(&transport, &stopped);
+        Dialer::start(&links, &transport, &stopped);
         let own_name = OwnName::new(links.clone(), transport, ([127, 0, 0, 1], 7000).into());
         Node { channels, sessions, links, own_name, stop }
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use steadfast_cluster::NameTaken;
 use steadfast_flow::Env;
 use tokio::time::Instant;
 
-use crate::hub::{Hub, Node, roster, store, until};
+use crate::hub::{Hub, Node, roster, standby_roster, store, until};
 
 const BOTH: [&str; 2] = ["a", "b"];
 
@@ -88,13 +89,123 @@ async fn a_second_process_with_the_name_of_a_node_is_refused() {
     until(|| second.is_up("a")).await;
 }
 
+/// Waits until a process learns that it is superseded.
+async fn is_superseded(node: &Node) {
+    let begun = Instant::now();
+    let taken = node.own_name.taken().await;
+    assert!(matches!(taken, NameTaken::Superseded(_)), "{taken}");
+    assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_moves_to_the_promoted_standby_of_a_home_that_hangs() {
+    // The front opens the links to the home "a", and the home "c" opens its own.
+    for (home, standby) in [("a", "a2"), ("c", "c2")] {
+        let (hub, of) = (Hub::default(), |own| standby_roster(own, &["b", home], home));
+        let front = hub.start_of_tenure(of("b"), "b", 0).await;
+        let old = hub.start_of_tenure(of(home), home, 1).await;
+        until(|| front.is_up(home) && old.is_up("b")).await;
+        assert_eq!((front.link(home).tenure, front.link(home).peer), (1, Some(format!("{home}:7000"))));
+        for (from, to) in [(home, "b"), ("b", home), (home, standby), (standby, home)] {
+            hub.block(from, to);
+        }
+        let new = hub.start_of_tenure(of(home), standby, 2).await;
+        let took = until(|| front.link(home).tenure == 2 && new.is_up("b")).await;
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert_eq!(front.link(home).peer, Some(format!("{standby}:7000")));
+        assert_eq!(new.own_name.check().await, Ok(()), "the other one hangs");
+        // The former owner wakes up.
+        hub.heal();
+        is_superseded(&old).await;
+        assert_eq!(new.own_name.check().await, Ok(()), "the other one ends");
+        assert!(front.is_up(home) && front.link(home).established == 2 && !old.is_up("b"), "{home}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_refuses_an_earlier_tenure_than_it_has_seen() {
+    for (home, standby) in [("a", "a2"), ("c", "c2")] {
+        let (hub, of) = (Hub::default(), |own| standby_roster(own, &["b", home], home));
+        let front = hub.start_of_tenure(of("b"), "b", 0).await;
+        let _new = hub.start_of_tenure(of(home), standby, 2).await;
+        until(|| front.is_up(home)).await;
+        // It has no other way to learn of the new owner.
+        for (from, to) in [(home, standby), (standby, home)] {
+            hub.block(from, to);
+        }
+        if home == "a" {
+            hub.block(standby, "b");
+            until(|| !front.is_up(home)).await;
+        }
+        let old = hub.start_of_tenure(of(home), home, 1).await;
+        is_superseded(&old).await;
+        if home == "a" {
+            let shown = front.link(home);
+            assert!(!front.is_up(home) && shown.established == 1 && shown.tenure == 2, "{shown:?}");
+            until(|| front.link(home).error.is_some_and(|why| why.contains("; "))).await;
+            let why = front.link(home).error.expect("a reason");
+            let former = "; the process that answers has tenure 1, and another one has tenure 2";
+            assert!(why.contains(former), "{why}");
+        } else {
+            assert!(front.is_up(home) && front.link(home).tenure == 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_front_leaves_a_former_owner_that_does_not_know_it() {
+    let (hub, of) = (Hub::default(), |own| standby_roster(own, &["a", "b"], "a"));
+    let front = hub.start_of_tenure(of("b"), "b", 0).await;
+    let old = hub.start_of_tenure(of("a"), "a", 1).await;
+    until(|| front.is_up("a")).await;
+    hub.block("a", "a2");
+    hub.block("a2", "a");
+    let new = hub.start_of_tenure(of("a"), "a2", 2).await;
+    let took = until(|| new.is_up("b")).await;
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    until(|| front.is_up("a") && !old.is_up("b")).await;
+    // It looks for later tenures only: the links to others stay.
+    Env::tokio().sleep(Duration::from_secs(60)).await;
+    let shown = front.link("a");
+    assert_eq!((shown.established, shown.tenure, new.link("b").established), (2, 2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_serves_is_not_ended_by_one_that_is_started_by_mistake() {
+    let (hub, of) = (Hub::default(), |own| standby_roster(own, &["a", "b"], "a"));
+    for (serving, started) in [(0, 0), (1, 0)] {
+        let first = hub.start_of_tenure(of("a"), "a", serving).await;
+        let second = hub.start_of_tenure(of("a"), "a2", started).await;
+        let refused = second.own_name.check().await.expect_err("the first one answers");
+        assert!(matches!(refused, NameTaken::Duplicate(_)), "{refused}");
+        let ended = Env::tokio().timeout(Duration::from_secs(60), first.own_name.taken()).await;
+        assert_eq!(ended, None, "{serving}");
+        // One without an archive ends, should it serve already.
+        let ended = Env::tokio().timeout(Duration::from_secs(60), second.own_name.taken()).await;
+        assert_eq!(ended.is_some(), serving == 1, "{ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_tenure_replaces_a_link_that_is_up() {
+    let (hub, of) = (Hub::default(), |own| standby_roster(own, &["a", "b"], "b"));
+    let front = hub.start_of_tenure(of("a"), "a", 0).await;
+    let old = hub.start_of_tenure(of("b"), "b", 1).await;
+    until(|| front.is_up("b")).await;
+    let new = hub.start_of_tenure(of("b"), "b2", 2).await;
+    let took = until(|| new.is_up("a")).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(front.is_up("b") && front.link("b").refused.is_none() && !old.is_up("a"));
+    is_superseded(&old).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_process_that_is_refused_as_a_duplicate_learns_it_in_some_seconds() {
     let hub = Hub::default();
     let (_a, first) = pair(&hub).await;
     let second = hub.start(roster("b", &BOTH, &["a"])).await;
     let begun = Instant::now();
-    let why = second.own_name.taken().await;
+    let why = second.own_name.taken().await.to_string();
     assert!(why.contains("another process with the name \"b\" is connected, at b:7000"), "{why}");
     assert!((7..14).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     first.stop();
@@ -109,11 +220,12 @@ async fn a_process_learns_that_another_answers_at_its_address() {
     assert_eq!(first.own_name.check().await, Ok(()), "it answers itself");
     let second = hub.start(roster("a", &["a"], &["a"])).await;
     assert_eq!(second.own_name.check().await, Ok(()), "it answers itself");
-    let why = first.own_name.check().await.expect_err("the second answers");
+    let taken = first.own_name.check().await.expect_err("the second answers");
+    let why = taken.to_string();
     assert!(why.contains("another process with the name \"a\" answers at a:7000"), "{why}");
     assert!(why.contains("this one listens at 127.0.0.1:7000"), "{why}");
     let begun = Instant::now();
-    assert_eq!(first.own_name.taken().await, why);
+    assert_eq!(first.own_name.taken().await, taken);
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
     // A stranger ends nothing, and neither does a network without a way back.
     let _stranger = hub.start_with(roster("a", &["a"], &["a"]), "another secret", store().await).await;

@@ -11,7 +11,8 @@ use steadfast_store::{IndexKind, NewPublication, PoolDisk, Store, StoreOptions};
 use crate::hub::store;
 
 fn roster(own: &str, homes: &[&str]) -> Roster {
-    let nodes = ["a", "b", "c"].map(|name| NodeAddress { name: name.to_owned(), address: format!("{name}:1") });
+    let nodes =
+        ["a", "b", "c"].map(|name| NodeAddress { name: name.to_owned(), address: format!("{name}:1"), standby: None });
     let homes: Vec<String> = homes.iter().map(|home| (*home).to_owned()).collect();
     Roster::new(own, nodes.into(), &homes).expect("a roster")
 }

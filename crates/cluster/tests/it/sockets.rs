@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, LinkState, Links, Namespaces, NodeAddress,
-    PinnedTls, Roster, Sessions, Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, Dialer, HttpTransport, LinkState, Links, Namespaces,
+    NodeAddress, OwnTenure, PinnedTls, Roster, Sessions, Tenure, Transport,
 };
 use steadfast_flow::{Connection, Env, Lease};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,7 +40,8 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
     let sessions: Arc<dyn Sessions> = Arc::new(Recorder::default());
     channels.set_sessions(&sessions);
     let (namespaces, secret) = (Namespaces::default(), b"secret".to_vec());
-    let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: 1 << 20 };
+    let tenure: OwnTenure = Arc::new(Tenure::default);
+    let options = ClusterOptions { roster, namespaces, secret, tenure, outbox_bytes_max: 1 << 20 };
     let links = Links::new(options, Arc::new(channels), env.clone());
     let door = ClusterDoor::new(links.clone(), env.clone());
     let [listener] = listeners;
@@ -64,7 +65,7 @@ async fn start(own: &str, listeners: [TcpListener; 1], nodes: &[NodeAddress], tl
     let transport: Arc<dyn Transport> =
         Arc::new(HttpTransport::new(Env::tokio(), tls, Lease::unlimited(&Env::tokio())));
     let (stop, stopped) = watch::channel(false);
-    links.start(&transport, &stopped);
+    Dialer::start(&links, &transport, &stopped);
     // The links stay open as long as the test runs.
     std::mem::forget(stop);
     links
@@ -78,6 +79,7 @@ async fn pair(tls: [Option<PinnedTls>; 2]) -> (Links, Links) {
     let node = |name: &str, listener: &TcpListener| NodeAddress {
         name: name.to_owned(),
         address: listener.local_addr().expect("bound").to_string(),
+        standby: None,
     };
     let nodes = [node("a", &listeners[0]), node("b", &listeners[1])];
     let ([first, second], [tls_a, tls_b]) = (listeners, tls);

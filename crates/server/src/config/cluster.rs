@@ -21,7 +21,7 @@ pub struct ClusterNodes(pub Vec<NodeAddress>);
 pub struct ClusterHomes(pub Vec<String>);
 
 const EXPECTED: &str = "a list of nodes such as [{ name = \"a\", address = \"10.0.0.1:8002\" }]";
-const KEYS: [&str; 2] = ["name", "address"];
+const KEYS: [&str; 3] = ["name", "address", "standby"];
 
 /// Minimum length of the secret, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
@@ -32,7 +32,7 @@ const SECRET_BYTES_GOOD: usize = 32;
 
 fn from_text(text: &str) -> Result<NodeAddress, String> {
     let (name, address) = text.split_once('=').ok_or_else(|| format!("{text:?}: expected NAME=HOST:PORT"))?;
-    Ok(NodeAddress { name: name.trim().to_owned(), address: address.trim().to_owned() })
+    Ok(NodeAddress { name: name.trim().to_owned(), address: address.trim().to_owned(), standby: None })
 }
 
 fn from_value(value: &DeValue<'_>) -> Result<NodeAddress, String> {
@@ -41,11 +41,12 @@ fn from_value(value: &DeValue<'_>) -> Result<NodeAddress, String> {
         DeValue::Table(table) => table,
         _ => return Err(format!("expected {EXPECTED}")),
     };
-    let mut node = NodeAddress { name: String::new(), address: String::new() };
+    let mut node = NodeAddress { name: String::new(), address: String::new(), standby: None };
     for (key, value) in table {
         let field = match key.get_ref().as_ref() {
             "name" => &mut node.name,
             "address" => &mut node.address,
+            "standby" => node.standby.get_or_insert_default(),
             other => {
                 let near = nearest(other, KEYS).map(|near| format!(": did you mean `{near}`?"));
                 let near = near.unwrap_or_else(|| format!("; it has {}", KEYS.join(", ")));
@@ -63,8 +64,10 @@ impl Setting for ClusterNodes {
     }
 
     fn to_toml(&self) -> String {
-        let node =
-            |node: &NodeAddress| format!("{{ name = {}, address = {} }}", node.name.to_toml(), node.address.to_toml());
+        let node = |NodeAddress { name, address, standby }: &NodeAddress| {
+            let standby = standby.as_ref().map(|standby| format!(", standby = {}", standby.to_toml()));
+            format!("{{ name = {}, address = {}{} }}", name.to_toml(), address.to_toml(), standby.unwrap_or_default())
+        };
         format!("[{}]", self.0.iter().map(node).collect::<Vec<_>>().join(", "))
     }
 }
@@ -237,12 +240,16 @@ mod tests {
     use crate::config::parse;
 
     const GOOD: &str = "[cluster]\nname = \"a\"\nsecret = \"0123456789abcdef\"\nhomes = [\"a\"]\n\
-                        nodes = [{ name = \"a\", address = \"10.0.0.1:8002\" }, \"b=node-b:8002\"]\n";
+                        nodes = [{ name = \"a\", address = \"10.0.0.1:8002\", standby = \"10.0.1.1:8002\" }, \"b=node-b:8002\"]\n";
 
     #[test]
     fn nodes_are_read_and_written() {
         let config = parse(GOOD).expect("valid");
-        assert_eq!(config.cluster.nodes.0[1].address, "node-b:8002");
+        assert_eq!(config.cluster.nodes.0[0].standby.as_deref(), Some("10.0.1.1:8002"));
+        assert_eq!(
+            (config.cluster.nodes.0[1].address.as_str(), &config.cluster.nodes.0[1].standby),
+            ("node-b:8002", &None)
+        );
         let printed = config.to_toml().replace("secret = \"(not shown)\"", "secret = \"0123456789abcdef\"");
         assert_eq!(parse(&printed).expect("valid").cluster, config.cluster);
         let roster = config.cluster.roster().expect("valid").expect("a cluster");
@@ -335,6 +342,9 @@ mod tests {
             (GOOD.replace("b=node-b:8002", "a=node-b:8002"), "two nodes of the name"),
             (GOOD.replace("10.0.0.1:8002", "10.0.0.1"), "HOST:PORT"),
             (GOOD.replace("10.0.0.1:8002", "10.0.0.1:0"), "needs a port"),
+            (GOOD.replace("10.0.1.1:8002", "10.0.1.1"), "HOST:PORT"),
+            (GOOD.replace("10.0.1.1:8002", "10.0.0.1:8002"), "its standby needs an address of its own"),
+            (GOOD.replace("homes = [\"a\"]", "homes = [\"b\"]"), "only a home has a standby"),
             ("[cluster]\nhomes = [\"a\"]\n".to_owned(), "cluster.name"),
             (format!("{GOOD}outbox = \"1 KiB\"\n"), "outbox"),
             (format!("{GOOD}certificate = \"c.pem\"\n"), "needs both"),

@@ -23,15 +23,19 @@ pub fn link(node: &Value) -> Option<String> {
     let text = |of: &Value| of.as_str().unwrap_or("?").to_owned();
     let number = |key: &str| link[key].as_u64().unwrap_or_default();
     let since = duration(number("since_s"));
+    let standby = node["standby"].as_str();
     let state = if link["state"] == "up" {
         let round_trip = link["round_trip_us"].as_f64().map(|us| format!(", round trip {:.1} ms", us / 1e3));
         let waiting = human_size(number("outbox_bytes"));
-        format!("up for {since}{}, {waiting} wait to be sent", round_trip.unwrap_or_default())
+        let at = standby.zip(link["peer"].as_str()).map(|(_, peer)| format!(", to the process at {peer}"));
+        let (at, round_trip) = (at.unwrap_or_default(), round_trip.unwrap_or_default());
+        format!("up for {since}{at}{round_trip}, {waiting} wait to be sent")
     } else {
         let why = link["error"].as_str().unwrap_or("this node waits for it to connect, and it has not since the start");
         format!("DOWN for {since}: {why}")
     };
-    let mut out = format!("{} at {}: {state}", text(&node["name"]), text(&node["address"]));
+    let also = standby.map(|address| format!(", standby at {address}")).unwrap_or_default();
+    let mut out = format!("{} at {}{also}: {state}", text(&node["name"]), text(&node["address"]));
     if let Some(refused) = link.get("refused").filter(|refused| refused.is_object()) {
         let (address, ago) = (text(&refused["address"]), duration(refused["ago_s"].as_u64().unwrap_or_default()));
         let _ = write!(out, "; A SECOND PROCESS with this name, at {address}, was refused {ago} ago");
@@ -65,10 +69,12 @@ mod tests {
             {"name": "d", "address": "n4:7000", "home": false, "link": {"state": "down", "since_s": 5, "error": null}},
             {"name": "e", "address": "n5:7000", "home": false, "link": {"state": "up", "since_s": 5, "outbox_bytes": 0,
                 "refused": {"address": "10.0.0.9:5000", "ago_s": 2}, "differing_namespaces": ["", "chat:"]}},
+            {"name": "f", "address": "n6:7000", "standby": "n7:7000", "home": true,
+                "link": {"state": "up", "since_s": 9, "peer": "n7:7000", "tenure": 2, "outbox_bytes": 0}},
         ]});
-        assert_eq!(cluster(&nodes), "node a of 5; homes: a, b");
+        assert_eq!(cluster(&nodes), "node a of 6; homes: a, b, f");
         let front = serde_json::json!({"name": "c", "nodes": nodes["nodes"]});
-        assert_eq!(cluster(&front), "node c of 5, a front without disks; homes: a, b");
+        assert_eq!(cluster(&front), "node c of 6, a front without disks; homes: a, b, f");
         assert_eq!(link(&nodes["nodes"][0]), None);
         let shown = |at: usize| link(&nodes["nodes"][at]).expect("a link");
         assert_eq!(shown(1), "b at n2:7000: up for 1 min 2 s, round trip 0.3 ms, 2 KiB wait to be sent");
@@ -81,6 +87,10 @@ mod tests {
             shown(4),
             "e at n5:7000: up for 5 s, 0 B wait to be sent; A SECOND PROCESS with this name, at 10.0.0.9:5000, was refused 2 s \
              ago; OTHER OPTIONS there for channels without a namespace, chat:"
+        );
+        assert_eq!(
+            shown(5),
+            "f at n6:7000, standby at n7:7000: up for 9 s, to the process at n7:7000, 0 B wait to be sent"
         );
     }
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_archive::{
-    Archive, ArchiveError, ArchiveGate, ArchiveOptions, ArchiveParts, ArchiveStatus, Promise, StateKeeper, refuse_left,
+    Archive, ArchiveError, ArchiveGate, ArchiveOptions, ArchiveParts, ArchiveStatus, Promise, StateKeeper,
+    note_other_owner, refuse_left,
 };
+use steadfast_cluster::Tenure;
 use steadfast_flow::{Env, Lease};
 use steadfast_net::RemoteStore;
 
@@ -134,6 +136,13 @@ impl ArchivePlan {
     }
 }
 
+/// Notes that another process owns the archive: the next start must ask it before it serves.
+pub(super) async fn note_superseded(data: &DataDir, env: &Env) {
+    if let Err(error) = note_other_owner(Arc::new(StateFile(data.archive())), env).await {
+        tracing::error!(%error, "the next start may not know that the archive has another owner");
+    }
+}
+
 /// The name of this machine, for operators.
 pub(crate) fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -207,6 +216,12 @@ impl PoolArchive {
                 env.sleep(EVERY).await;
             }
         });
+    }
+
+    /// The tenure of the pool.
+    pub(super) fn tenure(&self) -> Tenure {
+        let (archive, number) = self.archive.tenure();
+        Tenure { archive, number }
     }
 
     /// Why clients are not answered now.

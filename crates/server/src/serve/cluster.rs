@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, HttpTransport, Links, Namespaces, OwnName, PinnedTls,
-    PoolHome, Roster, Transport,
+    Channels, ChannelsOptions, ClusterDoor, ClusterOptions, Dialer, HttpTransport, Links, Namespaces, OwnName,
+    OwnTenure, PinnedTls, PoolHome, Roster, Tenure, Transport,
 };
 use steadfast_flow::{Connection, Env, Lease};
 use steadfast_live::LiveConfig;
@@ -15,6 +15,7 @@ use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
+use super::archive::PoolArchive;
 use super::ports::{address, start};
 use super::state::{NodeParts, State};
 use crate::config::Config;
@@ -104,9 +105,21 @@ impl ClusterPort {
     }
 
     /// Opens the port. Links are served after [`ClusterNode::start`].
-    pub(super) fn open(self, config: &Config, env: &Env, state: &State, channels: &Channels) -> ClusterNode {
+    pub(super) fn open(
+        self,
+        config: &Config,
+        env: &Env,
+        state: &State,
+        channels: &Channels,
+        archive: Option<PoolArchive>,
+    ) -> ClusterNode {
         let Self { port, address, roster, namespaces, secret, transport } = self;
-        let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: config.cluster.outbox.0 };
+        let tenure: OwnTenure = match archive {
+            Some(archive) => Arc::new(move || archive.tenure()),
+            None => Arc::new(Tenure::default),
+        };
+        let outbox_bytes_max = config.cluster.outbox.0;
+        let options = ClusterOptions { roster, namespaces, secret, tenure, outbox_bytes_max };
         let links = Links::new(options, Arc::new(channels.clone()), env.clone());
         state.cluster(NodeParts {
             links: links.clone(),
@@ -139,7 +152,7 @@ impl ClusterNode {
     /// when requests under way are answered and the port is closed.
     pub(super) fn start(self, env: &Env, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
         let Self { links, transport, stop_port, port_ended, .. } = self;
-        let links_ended = links.start(&transport, stop);
+        let links_ended = Dialer::start(&links, &transport, stop);
         let (done, ended) = oneshot::channel();
         env.spawn_critical("cluster", async move {
             let _ = links_ended.await;

@@ -1,6 +1,7 @@
 //! Why a server ended.
 
 use steadfast_archive::ArchiveError;
+use steadfast_cluster::NameTaken;
 
 /// Why a server ended otherwise than by a signal. The texts are for operators.
 #[derive(Debug)]
@@ -25,6 +26,15 @@ impl From<ArchiveError> for ServeError {
             ArchiveError::Superseded { .. } => Self::Superseded(e.to_string()),
             ArchiveError::Foreign(_) | ArchiveError::Older(_) => Self::Refused(e.to_string()),
             e => Self::Failed(e.to_string()),
+        }
+    }
+}
+
+impl From<NameTaken> for ServeError {
+    fn from(taken: NameTaken) -> Self {
+        match taken {
+            NameTaken::Superseded(why) => Self::Superseded(why),
+            NameTaken::Duplicate(why) => Self::Failed(why),
         }
     }
 }

@@ -283,7 +283,7 @@ async fn serve(
     let (stop_rest, rest_stopped) = watch::channel(false);
     let block_ended = start_block(&env, devices, rest_stopped.clone());
     let channels = cluster::channels(config, cluster_port.as_ref(), engine.as_ref().map(Engine::store), &env)?;
-    let cluster_node = cluster_port.map(|port| port.open(config, &env, &state, &channels));
+    let cluster_node = cluster_port.map(|port| port.open(config, &env, &state, &channels, archive.clone()));
     let own_name = cluster_node.as_ref().map(ClusterNode::own_name);
     let mut links_ended = None;
     let links = &mut links_ended;
@@ -299,7 +299,7 @@ async fn serve(
     };
     let starts = Starts { connect, ready };
     let served = async {
-        let ending = Ending::new(signals, own_name, archive.as_ref()).await?;
+        let ending = Ending::new(signals, own_name, archive.as_ref(), &lease).await?;
         serve_ports(config, &env, pool, &state, (s3_port, live_port, channels), control, ending, starts).await
     };
     let served = served.await;
@@ -309,6 +309,9 @@ async fn serve(
     let _ = OptionFuture::from(links_ended).await;
     if let Some((archive, engine)) = archive.as_ref().zip(engine.as_ref()) {
         archive.stop(matches!(served, Ok(true)), engine, config.server.stop_deadline, &env).await;
+        if matches!(served, Err(ServeError::Superseded(_))) {
+            archive::note_superseded(data, &env).await;
+        }
     }
     let closed = close_engine(engine.as_ref(), config, &env).await;
     let _ = stop_admin.send(true);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_cluster::{
-    Channels, ChannelsOptions, ClusterOptions, ClusterSabotage, LinkEvents, Links, Namespaces, NodeAddress, PoolHome,
-    Roster, Sessions, Transport,
+    Channels, ChannelsOptions, ClusterOptions, ClusterSabotage, Dialer, LinkEvents, Links, Namespaces, NodeAddress,
+    OwnTenure, PoolHome, Roster, Sessions, Tenure, Transport,
 };
 use steadfast_disk::Disk;
 use steadfast_log::LogOptions;
@@ -62,7 +62,9 @@ impl Node {
 
 pub(crate) fn roster(own: usize, plan: &NodesPlan) -> Result<Roster, String> {
     let name = |node: usize| format!("node{node}");
-    let nodes = (0..plan.shape.nodes).map(|node| NodeAddress { name: name(node), address: address(node) }).collect();
+    let nodes = (0..plan.shape.nodes)
+        .map(|node| NodeAddress { name: name(node), address: address(node), standby: None })
+        .collect();
     Roster::new(&name(own), nodes, &(0..plan.shape.homes).map(name).collect::<Vec<_>>())
 }
 
@@ -122,14 +124,15 @@ impl World {
         let sink: Arc<dyn Sessions> = sessions.clone();
         channels.set_sessions(&sink);
         let (namespaces, secret) = (Namespaces::default(), b"secret".to_vec());
-        let options = ClusterOptions { roster, namespaces, secret, outbox_bytes_max: plan.shape.outbox_bytes };
+        let (tenure, outbox_bytes_max): (OwnTenure, _) = (Arc::new(Tenure::default), plan.shape.outbox_bytes);
+        let options = ClusterOptions { roster, namespaces, secret, tenure, outbox_bytes_max };
         let events: Arc<dyn LinkEvents> = Arc::new(channels.clone());
         let links = Links::with_sabotage(options, events, env, plan.defects.cluster);
         self.network.listen(node, links.clone(), machine.clone());
         let (stop, stopped) = watch::channel(false);
         let port = Port { network: self.network.clone(), own: node, machine: machine.clone() };
         let transport: Arc<dyn Transport> = Arc::new(port);
-        let links_ended = Arc::new(Mutex::new(Some(links.start(&transport, &stopped))));
+        let links_ended = Arc::new(Mutex::new(Some(Dialer::start(&links, &transport, &stopped))));
         self.note("up", node, || format!("incarnation {incarnation}"));
         *self.nodes[node].lock() = Some(Node { machine, store, channels, sessions, stop: Arc::new(stop), links_ended });
         Ok(())

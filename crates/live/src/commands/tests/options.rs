@@ -183,7 +183,7 @@ async fn a_new_session_may_end_the_other_ones_of_its_user() {
 async fn a_cluster_cannot_end_the_other_sessions_of_a_user() {
     let config = r#"{"client": {"subscribe_to_user_personal_channel": {"enabled": true, "single_connection": true}},
         "channel": {"without_namespace": {"presence": true}}}"#;
-    let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:7000") };
+    let node = |name: &str| NodeAddress { name: name.to_owned(), address: format!("{name}:7000"), standby: None };
     let nodes = ["a", "b"].map(node).to_vec();
     let roster = Arc::new(Roster::new("b", nodes, &["a".to_owned()]).expect("valid"));
     let homes = Channels::new(None, roster, &ChannelsOptions::default(), Env::tokio());
