@@ -66,6 +66,8 @@ class Server:
         self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, "live.listen": "", **(settings or {})}
         self.wrapper, self.args = list(wrapper), list(args)
         self.address = address
+        # The address in the ready line: another one, if the server listens on all.
+        self.announced = address
         # None: the default address, and none for a front.
         self.s3_listen = f"{address}:0"
         self.admin_listen = f"{address}:0"
@@ -104,7 +106,7 @@ class Server:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log()}")
             for line in self.log().splitlines():
                 line = re.sub(r"\x1b\[[0-9;]*m", "", line)
-                ports = re.findall(re.escape(self.address) + r":(\d+)", line)
+                ports = re.findall(re.escape(self.announced) + r":(\d+)", line)
                 if re.search(r"\bready\b", line) and len(ports) >= 2:
                     return ports
             return None
