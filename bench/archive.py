@@ -79,9 +79,38 @@ def bench_archive(report, args, scratch, peers):
             sent, written = now["archive"]["sent_bytes"], sum(find(now["disk"], name) or 0 for name in ("written_bytes", "write_bytes"))
             requests = now["archive"]["creates"] + now["archive"]["replaces"]
             report.note(f"archived: {sent >> 20} MiB sent in {requests:,} requests, {now['archive']['cuts']:,} states; the disk wrote {written >> 20} MiB")
+        hand_over(report, args, scratch, store)
     finally:
         store.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def hand_over(report, args, scratch, store):
+    """Sessions that connect again after a hand-over: to a server that has just been promoted, at the same port."""
+    rows, sessions, directory = [], 5_000, scratch / "standby"
+    for n in range(args.rounds):
+        settings = settings_of(store, f"hand-over-{n}")
+        with live_server(scratch, "owner", extra=settings) as (owner, port):
+            archived(owner)
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(mode=0o700, parents=True)
+            shutil.copy(owner.dir / "seal.key", directory)
+            live = owner.extra[:owner.extra.index(settings[0])]
+            standby = Server("standby", directory, [*live, *settings, "--standby"])
+            try:
+                standby.start(standby.admin_port)
+                # The owner has handed the archive over when it permits the promotion.
+                promote = f"{TARGET / 'steadfast'} promote --data {directory}"
+                command = f"kill -TERM {owner.process.pid}; until {promote} > /dev/null 2>&1; do sleep 0.02; done"
+                found = inner(report, "live", "--endpoint", f"127.0.0.1:{port}", "--measure", "storm", "--api-key", KEY,
+                              "--sessions", sessions, "--publications", 10, "--between", command)
+                if found:
+                    rows.append(dict(found, all_s=found["between_s"] + found["seconds"]))
+            finally:
+                standby.stop()
+                shutil.rmtree(directory, ignore_errors=True)
+    report.add("hand-over to a standby, until it serves", "s", median(rows, "between_s"), None, "-", "<= 2 s", rows)
+    report.add(f"  and {sessions:,} sessions have recovered", "s", median(rows, "all_s"), None, "-", "<= 10 s", rows)
 
 
 def limit(scratch, store, seconds, rate):

@@ -56,12 +56,13 @@ class Server:
         return [str(self.program), "serve", "--data", str(self.dir), "--s3-listen", f"127.0.0.1:{self.port}",
                 "--admin-listen", f"127.0.0.1:{self.admin_port}", *(() if "--live-listen" in self.extra else ("--live-listen", "")), *self.extra]
 
-    def start(self):
+    def start(self, waits_for=None):
+        """Starts it, and waits for its S3 port, or for another one."""
         env = dict(os.environ, STEADFAST_ACCESS_KEY=KEY, STEADFAST_SECRET_KEY=SECRET, MINIO_ROOT_USER=KEY,
                    MINIO_ROOT_PASSWORD=SECRET, MINIO_API_REQUESTS_MAX="1000")
         log = open(OUT / f"{self.name}.log", "a")
         self.process = subprocess.Popen(self.command(), env=env, stdout=log, stderr=log)
-        wait_for(self.port, self.process)
+        wait_for(waits_for or self.port, self.process)
         return self
 
     def stop(self, how=signal.SIGTERM):

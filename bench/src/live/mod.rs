@@ -107,6 +107,9 @@ pub struct LiveArgs {
     /// Set if the endpoint is the floor program.
     #[arg(long)]
     pub bare: bool,
+    /// Shell command that is run when all sessions have ended, before they connect again (storm).
+    #[arg(long)]
+    pub between: Option<String>,
     /// Process id of the server; adds its CPU time and memory to the report.
     #[arg(long)]
     pub pid: Option<u32>,

@@ -1,6 +1,7 @@
 //! Sessions that connect all at once: first connections, and reconnects after a drop of all.
 
 use std::io;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
@@ -60,6 +61,17 @@ pub fn connect(args: &LiveArgs) -> io::Result<serde_json::Value> {
     }))
 }
 
+/// Runs a shell command. Returns how long it took.
+fn run_command(command: &str) -> io::Result<Duration> {
+    let begin = now();
+    let status = Command::new("sh").args(["-c", command]).status()?;
+    if status.success() {
+        Ok(begin.elapsed())
+    } else {
+        Err(bad(format!("the command {command:?} ended with {status}")))
+    }
+}
+
 /// Drops all sessions, publishes, reconnects all at once and lets them recover.
 ///
 /// # Errors
@@ -96,6 +108,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     }
     // Wait until the server has seen the last disconnect.
     settle(&mut swarm)?;
+    let between = args.between.as_deref().map(run_command).transpose()?;
     let (begin, used) = (now(), Used::begin(args.pid));
     let (mut recovered, mut not_recovered, mut refused) = (0u64, 0u64, 0u64);
     open_all(&mut swarm, args.window, &mut |number, happening| {
@@ -120,5 +133,6 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         "sessions": args.sessions, "window": args.window, "missed_publications": args.publications, "recovered": recovered,
         "refused": refused, "seconds": seconds, "recoveries_per_s": args.sessions as f64 / seconds,
         "server_cpu_us": server_cpu_us, "client_cpu_us": client_cpu_us,
+        "between_s": between.map(|between| between.as_secs_f64()),
     }))
 }
