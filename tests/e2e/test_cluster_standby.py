@@ -13,10 +13,10 @@ from harness.cluster import Nodes
 from harness.delivery import Publishers, Sessions, check_all, check_kept, summary
 from harness.live import api
 from harness.server import free_port
-from test_archive import archive_settings, caught_up, store  # noqa: F401
+from test_archive import archive_settings, caught_up, refused, store  # noqa: F401
 from test_cluster_faults import CHANNELS, CONFIG
 from test_restore import POOL
-from test_standby import ARCHIVED, progress, serves, start, writes_wait
+from test_standby import ARCHIVED, progress, promote, serves, start, writes_wait
 
 LEASE_S = 5
 FRONTS = ["one", "two"]
@@ -60,7 +60,7 @@ class Homes:
         shutil.copy(owner.data / "seal.key", standby.data)
         standby.admin_listen = f"{standby.address}:{free_port()}"
         start(standby)
-        if self.promise:
+        if "archive.acknowledge" in self.promise:
             writes_wait(owner)
         wait.until(lambda: owner.status()["archive"]["following"], 60, "the owner follows")
         version = owner.status()["archive"]["version"]
@@ -141,3 +141,22 @@ def test_sessions_learn_that_publications_are_lost(make_server, store, tmp_path)
         check_kept(sessions.all)
         history = api(front, "history", channel="news", limit=10)["result"]
         assert [one["data"]["n"] for one in history["publications"]] == [0, 10]
+
+
+def test_a_former_owner_learns_of_the_new_one_from_the_nodes(make_server, store, tmp_path):  # noqa: F811
+    """It cannot reach the store. Its next start must, though it has promised nothing to wait for."""
+    homes = Homes(make_server, store, tmp_path, ["home"], ["front"], {"archive.lease": None, "archive.start_wait": "1 s"})
+    owner = homes.nodes.servers["home"]
+    caught_up(owner)
+    owner.process.send_signal(signal.SIGSTOP)
+    promote(homes.standbys["home"], "--force")
+    homes.promoted("home")
+    homes.nodes.connected("front")
+    os.kill(store.process.pid, signal.SIGSTOP)
+    owner.process.send_signal(signal.SIGCONT)
+    assert owner.process.wait(60) == 4, owner.log()
+    assert "has seen its tenure" in owner.log(), owner.log()
+    code, log = refused(owner)
+    assert code == 1 and "may have another owner" in log, log
+    os.kill(store.process.pid, signal.SIGCONT)
+    assert refused(owner)[0] == 4

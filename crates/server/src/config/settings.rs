@@ -409,7 +409,8 @@ sections! {
         /// The name of this node. Empty: no cluster.
         name: String = String::new();
         /// All nodes, this one included, as in [{ name = "a", address = "10.0.0.1:8002" }]; as
-        /// text, NAME=HOST:PORT separated by commas.
+        /// text, NAME=HOST:PORT separated by commas. `standby` of a home is the address of its
+        /// standby.
         nodes: ClusterNodes = ClusterNodes::default();
         /// Names of the nodes that are homes of channels, the same on all nodes. Other nodes are
         /// fronts: they have no pool.
